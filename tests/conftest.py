@@ -1,0 +1,21 @@
+"""What every test runs under: eight virtual CPU devices, no silent broadcasting, reproducible examples."""
+
+import os
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import jax
+from hypothesis import HealthCheck, settings
+
+jax.config.update("jax_num_cpu_devices", 8)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+settings.register_profile(
+    "repeatable",
+    deadline=None,
+    derandomize=True,
+    max_examples=25,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors],
+)
+settings.load_profile("repeatable")
