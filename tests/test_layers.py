@@ -9,6 +9,7 @@ PACKAGE = Path(__file__).parents[1] / "grpo_jax"
 ORDER = (
     "statistics",
     "types",
+    "ratios",
     "tasks",
     "models",
     "rollouts",
