@@ -1,0 +1,16 @@
+"""The mesh of devices and the one table that places arrays on it."""
+
+from grpo_jax.sharding.mesh import AXES, group_multiple, make_mesh
+from grpo_jax.sharding.rules import RULES, batch_sharding, like_params, partition, shardings, state_shardings
+
+__all__ = [
+    "AXES",
+    "RULES",
+    "batch_sharding",
+    "group_multiple",
+    "like_params",
+    "make_mesh",
+    "partition",
+    "shardings",
+    "state_shardings",
+]

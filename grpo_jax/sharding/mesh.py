@@ -1,0 +1,76 @@
+"""The mesh of devices, written as text: ``data=4,fsdp=2``."""
+
+import math
+from collections.abc import Sequence
+
+import jax
+from jax.sharding import AxisType, Mesh
+
+AXES = ("data", "fsdp", "tensor")
+"""The mesh's axes: groups are split over data and fsdp, parameters over fsdp and tensor."""
+
+
+def make_mesh(spec: str = "", devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """Builds the mesh that a text describes.
+
+    Every mesh has the axes data, fsdp and tensor, of size 1 where the text does not name them. They are Auto axes: the
+    compiler propagates shardings from the inputs, and this is the only place that says so.
+
+    Args:
+        spec: ``axis=size`` pairs joined by commas, as in ``"data=4,fsdp=2"``; one size may be -1 and takes the devices
+            that the others leave. Empty: all devices on data.
+        devices: the devices to use; None: all of them.
+
+    Returns:
+        The mesh, using every device.
+
+    Raises:
+        ValueError: for text that is not of this form, an unknown or repeated axis, a size that is neither positive nor
+            -1, or sizes whose product is not the number of devices.
+    """
+    available = jax.devices() if devices is None else list(devices)
+    sizes = _parse(spec) if spec.strip() else {"data": -1}
+    fixed = math.prod(size for size in sizes.values() if size != -1)
+    if -1 in sizes.values():
+        if len(available) % fixed:
+            raise ValueError(f"mesh {spec!r}: {len(available)} devices do not divide by {fixed}, so -1 has no value")
+        sizes = {axis: len(available) // fixed if size == -1 else size for axis, size in sizes.items()}
+    elif fixed != len(available):
+        raise ValueError(f"mesh {spec!r} needs {fixed} devices, but there are {len(available)}; -1 fills an axis up")
+    shape = tuple(sizes.get(axis, 1) for axis in AXES)
+    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=available)
+
+
+def group_multiple(mesh: Mesh, *, micro_batches: int = 1) -> int:
+    """Returns what P must be a multiple of, so that every device has as many groups as any other in each micro-batch.
+
+    Args:
+        mesh: the mesh.
+        micro_batches: parts an update takes the batch in.
+
+    Returns:
+        data * fsdp * micro_batches; ``updates.pad_groups`` rounds a batch up to it.
+    """
+    return mesh.shape["data"] * mesh.shape["fsdp"] * micro_batches
+
+
+def _parse(spec: str) -> dict[str, int]:
+    """Returns the size of each axis that the text names."""
+    sizes: dict[str, int] = {}
+    for part in spec.split(","):
+        axis, _, text = (piece.strip() for piece in part.partition("="))
+        if axis not in AXES:
+            raise ValueError(
+                f"mesh {spec!r}: unknown axis {axis!r} in {part!r}; write axis=size with {', '.join(AXES)}"
+            )
+        if axis in sizes:
+            raise ValueError(f"mesh {spec!r}: axis {axis!r} stands twice")
+        try:
+            sizes[axis] = int(text)
+        except ValueError:
+            raise ValueError(f"mesh {spec!r}: the size of {axis!r} is {text!r}, not a whole number") from None
+        if sizes[axis] < 1 and sizes[axis] != -1:
+            raise ValueError(f"mesh {spec!r}: the size of {axis!r} is {text}; it must be positive, or -1 to fill up")
+    if list(sizes.values()).count(-1) > 1:
+        raise ValueError(f"mesh {spec!r}: -1 may stand once, or the sizes are ambiguous")
+    return sizes
