@@ -1,0 +1,36 @@
+"""What a run leaves behind for people and programs: numbers, pictures, samples, and the folder they lie in."""
+
+from grpo_jax.metrics.curves import PANELS, Panel, save_curves
+from grpo_jax.metrics.measures import finalise, is_timing
+from grpo_jax.metrics.progress import Progress, progress
+from grpo_jax.metrics.run_folder import (
+    RunFolder,
+    Sample,
+    config_hash,
+    run_folder,
+    write_json,
+    write_samples,
+)
+from grpo_jax.metrics.writers import Row, Writer, json_lines, read_rows, several, tensorboard
+
+__all__ = [
+    "PANELS",
+    "Panel",
+    "Progress",
+    "Row",
+    "RunFolder",
+    "Sample",
+    "Writer",
+    "config_hash",
+    "finalise",
+    "is_timing",
+    "json_lines",
+    "progress",
+    "read_rows",
+    "run_folder",
+    "save_curves",
+    "several",
+    "tensorboard",
+    "write_json",
+    "write_samples",
+]

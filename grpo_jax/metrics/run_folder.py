@@ -1,0 +1,184 @@
+"""The folder of one run: who may write to it, which configuration it belongs to, and what lies where."""
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class RunFolder(NamedTuple):
+    """Where a run's files lie.
+
+    Attributes:
+        path: the folder itself.
+        config_hash: the hash of the configuration it belongs to.
+        config: the configuration as JSON.
+        metrics: one JSON object per step.
+        tensorboard: folder of event files.
+        checkpoints: folder of checkpoints.
+        curves: the picture of the run.
+        samples_before: completions before training, as text.
+        samples_after: completions after it.
+        summary: what came out, as JSON.
+    """
+
+    path: Path
+    config_hash: str
+    config: Path
+    metrics: Path
+    tensorboard: Path
+    checkpoints: Path
+    curves: Path
+    samples_before: Path
+    samples_after: Path
+    summary: Path
+
+
+class Sample(NamedTuple):
+    """One completion as a person reads it.
+
+    Attributes:
+        prompt: the prompt's text.
+        completion: the completion's text.
+        reward: its reward; None where it could not be scored.
+        expected: the right completion, where there is one.
+    """
+
+    prompt: str
+    completion: str
+    reward: float | None
+    expected: str | None = None
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+    """Returns 16 hexadecimal digits that equal configurations share, whatever the order of their fields.
+
+    Raises:
+        TypeError: the configuration holds something that JSON does not.
+        ValueError: it holds NaN or an infinity.
+    """
+    canonical = json.dumps(config, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+@contextmanager
+def run_folder(path: str | Path, config: Mapping[str, Any], *, resume: bool = False) -> Iterator[RunFolder]:
+    """Opens a run's folder for writing, alone, until the ``with`` block is left.
+
+    The lock is the operating system's (flock on ``lock``), so it goes with the process, even one that is killed.
+
+    Args:
+        path: the folder; a new run creates it.
+        config: everything that decides what the run computes, and nothing else (a total number of steps that may be
+            extended does not belong here, nor does the folder).
+        resume: continue the run that is there, instead of starting one.
+
+    Yields:
+        The places of the run's files; config.json has been written, or found to say the same.
+
+    Raises:
+        BlockingIOError: another process is writing to the folder.
+        FileExistsError: there is a run already, and ``resume`` was not asked for.
+        FileNotFoundError: there is no run to resume.
+        ValueError: the folder belongs to another configuration; the message names the fields that differ.
+    """
+    root = Path(path)
+    if resume and not (root / "config.json").exists():
+        raise FileNotFoundError(f"no run to resume in {root} (no config.json): start one there without resuming")
+    root.mkdir(parents=True, exist_ok=True)
+    folder = _places(root, config_hash(config))
+    with _alone_in(root):
+        if folder.config.exists():
+            _check_config(root, _plain(config), resume)
+        else:
+            write_json(folder.config, config)
+        yield folder
+
+
+def _places(root: Path, hashed: str) -> RunFolder:
+    return RunFolder(
+        path=root,
+        config_hash=hashed,
+        config=root / "config.json",
+        metrics=root / "metrics.jsonl",
+        tensorboard=root / "tensorboard",
+        checkpoints=root / "checkpoints",
+        curves=root / "curves.png",
+        samples_before=root / "samples_before.txt",
+        samples_after=root / "samples_after.txt",
+        summary=root / "summary.json",
+    )
+
+
+@contextmanager
+def _alone_in(root: Path) -> Iterator[None]:
+    """Holds the folder's lock; the file stays, since removing it would let two processes lock two files of one name."""
+    descriptor = os.open(root / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(descriptor, 32).decode() or "unknown"
+            raise BlockingIOError(
+                f"{root} is in use by process {owner}: wait for it to end, stop it, or choose another folder"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, str(os.getpid()).encode())
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _check_config(root: Path, config: dict[str, Any], resume: bool) -> None:
+    """Raises unless the run in the folder has this configuration and may be continued."""
+    found = json.loads((root / "config.json").read_text(encoding="utf-8"))
+    if found != config:
+        raise ValueError(
+            f"{root} belongs to another configuration: {'; '.join(_differences(found, config))}. "
+            f"Use the options it was made with, or choose another folder"
+        )
+    if not resume:
+        raise FileExistsError(f"{root} already holds a run of this configuration: resume it, or choose another folder")
+
+
+def _plain(value: Any) -> Any:
+    """Returns a value as it comes back from a JSON file: tuples as lists, keys as text."""
+    return json.loads(json.dumps(value, allow_nan=False))
+
+
+def _differences(found: Any, wanted: Any, place: str = "") -> list[str]:
+    """Returns what differs between two JSON values, each by its place, as in "optimizer.rate: 0.1 there, 0.2 here"."""
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        names = [*found, *(name for name in wanted if name not in found)]
+        pairs = [(name, found.get(name, "nothing"), wanted.get(name, "nothing")) for name in names]
+        return [line for name, a, b in pairs if a != b for line in _differences(a, b, f"{place}.{name}".lstrip("."))]
+    return [f"{place}: {found!r} there, {wanted!r} here"]
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Writes a JSON file, complete or not at all."""
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text file, complete or not at all."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def write_samples(path: Path, samples: Sequence[Sample]) -> None:
+    """Writes completions for a person to read: one block each, blank lines between."""
+    write_text(path, "\n".join(_block(sample) for sample in samples))
+
+
+def _block(sample: Sample) -> str:
+    lines = [f"prompt:     {sample.prompt}", f"completion: {sample.completion}"]
+    if sample.expected is not None:
+        lines.append(f"expected:   {sample.expected}")
+    lines.append("reward:     " + ("not scorable" if sample.reward is None else f"{sample.reward:g}"))
+    return "\n".join(lines) + "\n"
