@@ -2,7 +2,8 @@
 
 Each factory returns ``(old_log_probs [T], behaviour_log_probs [T], mask [T]) -> weights [T]``, detached, multiplied
 into every term of the token's loss, KL and entropy included: all of them are expectations over the sampler's choices.
-Tokens with weight 0 stay in the denominator of the reduction. A NaN sampler log-prob (unknown) gets weight 1 and is counted.
+Tokens with weight 0 stay in the denominator of the reduction. A NaN sampler log-prob (unknown) gets weight 1 and is
+counted.
 """
 
 from collections.abc import Callable
