@@ -30,11 +30,11 @@ class Panel(NamedTuple):
 PANELS = (
     Panel("Reward", "reward per completion", ("reward_mean",)),
     Panel("Accuracy", "share correct", ("accuracy*",), (-0.02, 1.02)),
-    Panel("KL to the reference, mean", "nats", ("kl_mean", "kl_per_*", "kl_sequence_mean", "kl_token_mean")),
-    Panel("KL to the reference, largest", "nats", ("kl_max", "kl_sequence_max", "kl_token_max")),
+    Panel("KL to the reference, mean", "nats per completion", ("kl_mean",)),
+    Panel("KL to the reference, largest", "nats", ("kl_max", "kl_token_max")),
     Panel("Strength of the KL term", "beta", ("beta",)),
-    Panel("Entropy", "nats per token", ("entropy", "entropy_mean")),
-    Panel("Completion length", "tokens", ("*length", "*length_mean", "*length_max")),
+    Panel("Entropy", "nats per token", ("entropy",)),
+    Panel("Completion length", "tokens", ("length*",)),
     Panel("Degenerate groups", "share of groups", ("degenerate*",), (-0.02, 1.02)),
 )
 """The plots of curves.png, in reading order."""
