@@ -41,13 +41,13 @@ def test_any_kind_of_real_number_is_accepted(answer):
 
 
 def test_none_and_nan_are_not_scorable_and_leave_the_other_rows_alone():
-    """facts B16 and B18."""
+    """As in huggingface/trl#5902 and Tencent-Hunyuan/UniRL#330."""
     np.testing.assert_array_equal(called([1, None, float("nan"), 1]), [1, np.nan, np.nan, 1])
 
 
 @pytest.mark.parametrize("answer", [[1.0], [1.0] * 5, [], np.ones(1), jnp.ones(3)])
 def test_a_wrong_number_of_rewards_is_never_broadcast(answer):
-    """facts B19."""
+    """As in huggingface/trl#6533."""
     with pytest.raises(ValueError, match=f"'fixed' returned {len(answer)} rewards, expected 4"):
         called(answer)
 
@@ -71,7 +71,7 @@ def test_an_entry_that_is_no_number_is_named_with_its_row(value):
 
 @pytest.mark.parametrize("value", [float("inf"), -float("inf"), 1e39, -1e300, np.float64(1e39), np.float32(np.inf)])
 def test_an_infinite_reward_is_an_error_that_names_the_row(value):
-    """facts B18."""
+    """As in Tencent-Hunyuan/UniRL#330."""
     with pytest.raises(ValueError, match=r"'fixed' returned .* for row 1, which is infinite"):
         called([0.0, value, 0.0, 0.0])
 

@@ -26,7 +26,7 @@ def table(*rows):
 
 
 def test_prompts_and_columns_are_repeated_for_the_completions_of_their_group():
-    """facts B20 and case 40: the order is 0, 0, 1, 1; a prompt is given once, so groups cannot be mixed."""
+    """As in PrimeIntellect-ai/prime-rl#600: the order is 0, 0, 1, 1; a prompt is given once, so groups cannot mix."""
     seen = []
 
     def recording(prompts, completions, **columns):
@@ -44,17 +44,17 @@ def test_rewards_come_back_by_group():
 
 
 def test_a_completion_that_cannot_be_scored_is_nan_and_not_zero():
-    """facts B16."""
+    """As in huggingface/trl#5902."""
     np.testing.assert_array_equal(score([table(1, None, 0, 1)], None, ["p"], ["a"] * 4, {}, 4), [[1, NAN, 0, 1]])
 
 
 def test_weights_apply_to_their_functions():
-    """facts case 32: weights [.7, .3] on rewards [1, 0]."""
+    """As in TRL's tests: weights [.7, .3] on rewards [1, 0]."""
     np.testing.assert_allclose(score([table(1), table(0)], [0.7, 0.3], ["p"], ["a"], {}, 1), [[0.7]], rtol=1e-7)
 
 
 def test_one_weight_scales_every_reward():
-    """facts case 39."""
+    """As in NeMo RL's tests."""
     rewards = score([table(1, 0.5, 0.8)], [0.7], ["p"], ["a"] * 3, {}, 3)
     np.testing.assert_allclose(rewards, [[0.7, 0.35, 0.56]], rtol=1e-6)
 
@@ -81,7 +81,7 @@ def test_token_ids_reach_the_functions_only_where_given():
 
 
 def test_task_reward_and_length_penalty_combine():
-    """facts case 39 (overlong), with the penalty clamped at -1 as D15 asks: .4 - .5 instead of .4 - 1."""
+    """As in NeMo RL's tests, but with the penalty clamped at -1: .4 - .5 instead of .4 - 1 in the last row."""
     functions = [table(1, 0.8, 0.6, 0.4), overlong(25, 5)]
     ids = [[7] * n for n in (10, 22, 25, 30)]
     rewards = score(functions, [1.0, 0.5], ["p"], ["a"] * 4, {}, 4, completion_ids=ids)
@@ -125,10 +125,10 @@ def test_the_order_of_the_functions_does_not_matter(values):
 @pytest.mark.parametrize(
     ("completions", "prompts", "group_size", "message"),
     [
-        (6, 2, 4, "6 completions for 2 prompts in groups of 4: expected 8"),  # facts B22
-        (7, 2, 4, "7 completions for 2 prompts in groups of 4: expected 8"),  # facts B23
+        (6, 2, 4, "6 completions for 2 prompts in groups of 4: expected 8"),  # huggingface/trl#2858
+        (7, 2, 4, "7 completions for 2 prompts in groups of 4: expected 8"),  # THUDM/slime#1918
         (9, 2, 4, "9 completions"),
-        (4, 1, 8, "4 completions for 1 prompts in groups of 8"),  # facts B21
+        (4, 1, 8, "4 completions for 1 prompts in groups of 8"),  # huggingface/trl#3842
         (0, 0, 4, "no prompts"),
         (4, 4, 0, "group_size 0"),
     ],

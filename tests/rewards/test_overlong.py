@@ -9,12 +9,12 @@ from grpo_jax.testing import ByteTokenizer, scripted_sampler
 
 
 def test_the_penalty_is_nothing_then_half_then_whole():
-    """facts case 40."""
+    """As in TRL's tests."""
     np.testing.assert_allclose(overlong_penalty(100, 20)(np.array([50, 90, 110])), [0, -0.5, -1], atol=1e-15)
 
 
 def test_the_penalty_is_clamped_at_minus_one():
-    """facts D15."""
+    """Unlike in verl and NeMo RL, where it goes on falling."""
     penalty = overlong_penalty(25, 5)
     np.testing.assert_allclose(penalty(np.array([10, 20, 22, 25, 26, 10**6])), [0, 0, -0.4, -1, -1, -1], atol=1e-15)
 
@@ -44,7 +44,7 @@ def test_a_longer_completion_is_never_charged_less(max_tokens, data):
 
 
 def test_lengths_are_tokens_up_to_the_end_token_not_characters_nor_the_padded_width():
-    """facts D9: the longest finished row is as wide as the batch; another is two bytes a character."""
+    """As in areal-project/AReaL#1637: the longest finished row is as wide as the batch, one has two-byte letters."""
     tokenizer = ByteTokenizer()
     script = {"p": ["x" * 9, "ä" * 4, "x" * 4, "x" * 20]}.__getitem__
     rollout = scripted_sampler(tokenizer, script, 4, 10)(None, encode_prompts(tokenizer, ["p"], 3))
