@@ -79,6 +79,14 @@ def test_a_restored_key_draws_the_same_numbers(tmp_path):
         assert jnp.array_equal(jax.random.normal(restored.key, (4,)), jax.random.normal(state.key, (4,)))
 
 
+def test_a_restored_state_may_be_donated(tmp_path):
+    state = make_state()
+    checkpoints.save(tmp_path, state, 1)
+    restored = checkpoints.restore(tmp_path, abstract(state))
+    step = jax.jit(lambda state: jax.tree.map(lambda x: x + 1, state._replace(key=())), donate_argnums=0)
+    assert_bitwise_equal(step(restored), step(jax.tree.map(jnp.copy, state)))
+
+
 def sharded(state, mesh):
     """Matrices split over all eight devices, everything else replicated."""
 

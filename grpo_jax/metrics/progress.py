@@ -77,10 +77,13 @@ def _bar(title: str, total: int, start: int, stream: Stream) -> Iterator[Progres
 def _lines(title: str, total: int, start: int, stream: Stream) -> Iterator[Progress]:
     every = max(1, (total - start) // 20)
     began = time.monotonic()
+    due = start + every
 
     def update(step: int, values: Mapping[str, float | int]) -> None:
-        if (step - start) % every and step != total:
+        nonlocal due
+        if step < due and step != total:
             return
+        due = step - (step - start) % every + every
         seconds = (time.monotonic() - began) / max(1, step - start)
         left = f"{seconds * (total - step):.0f} s left"
         print(f"{title} {step}/{total}  {_text(values)}  {seconds:.2f} s/step  {left}", file=stream, flush=True)

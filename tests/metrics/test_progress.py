@@ -35,6 +35,16 @@ def test_the_last_step_is_always_shown():
     assert run(io.StringIO(), 3).count("training") == 3
 
 
+def test_steps_that_come_several_at_a_time_are_shown_as_often():
+    stream = io.StringIO()
+    with progress("training", 200, stream=stream) as shown:
+        for step in range(3, 201, 3):
+            shown.update(step, {})
+    steps = [int(line.split()[1].split("/")[0]) for line in stream.getvalue().splitlines()]
+    assert steps[:4] == [12, 21, 30, 42]
+    assert len(steps) == 19
+
+
 def test_a_resumed_run_counts_on():
     lines = run(io.StringIO(), 100, start=60).splitlines()
     assert lines[1].startswith("training 62/100")
