@@ -22,13 +22,17 @@ ORDER = (
     "sharding",
     "metrics",
     "checkpoints",
-    "presets",
     "config",
+    "presets",
+    "components",
+    "program",
+    "experience",
+    "evaluation",
     "testing",
     "train",
     "__main__",
 )
-ALSO_SEES: dict[str, set[str]] = {"presets": {"config"}, "oracle": set(ORDER) - {"train", "__main__"}}
+ALSO_SEES: dict[str, set[str]] = {"oracle": set(ORDER) - {"train", "__main__"}}
 
 
 def stage_of(path: Path) -> str:
