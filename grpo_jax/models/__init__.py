@@ -1,0 +1,8 @@
+"""Policies behind pure functions: a small decoder, and tables small enough to enumerate."""
+
+from grpo_jax.models.decoder import decoder
+from grpo_jax.models.policy import Policy, Prefix
+from grpo_jax.models.tabular import position_tabular, prefix_tabular
+from grpo_jax.models.transformer import DecoderConfig
+
+__all__ = ["DecoderConfig", "Policy", "Prefix", "decoder", "position_tabular", "prefix_tabular"]

@@ -1,0 +1,96 @@
+"""Grouped-query attention over several sources of keys, and rotary positions; one sequence at a time."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+MASKED = -1e30
+"""Stands for minus infinity in attention logits; finite, so that rows without any key stay finite."""
+
+
+class KeyValues(NamedTuple):
+    """Keys and values of S positions of a sequence, each laid out as the matrix product that reads it wants.
+
+    Attributes:
+        keys: ``[K, D, S]`` for K key-value heads of width D.
+        values: ``[K, S, D]``.
+    """
+
+    keys: Float[Array, "K D S"]
+    values: Float[Array, "K S D"]
+
+
+class Source(NamedTuple):
+    """Keys and values to attend to, and which query may read which of them.
+
+    Attributes:
+        memory: keys and values of S positions.
+        mask: True where the query of a row may read the key of a column ``[T, S]``.
+    """
+
+    memory: KeyValues
+    mask: Bool[Array, "T S"]
+
+
+def attend(query: Float[Array, "T K R D"], sources: Sequence[Source]) -> Float[Array, "T K R D"]:
+    """Attends to the union of several sources without ever joining them.
+
+    ``softmax(q k / sqrt(D)) v`` over all readable keys of all sources, computed in float32 with one common maximum and
+    one common denominator. As sources stay apart, one shared by a whole group (the prompt) is never repeated: under
+    vmap over the group's members it remains a single operand.
+
+    Args:
+        query: ``[T, K, R, D]``, R query heads to each of K key-value heads.
+        sources: at least one; masks may leave a query nothing to read.
+
+    Returns:
+        ``[T, K, R, D]`` in the query's dtype; exactly 0 for a query that may read nothing.
+    """
+    scaled = query * query.shape[-1] ** -0.5
+    logits = [_logits(scaled, source) for source in sources]
+    peak = jnp.max(jnp.stack([jnp.max(x, axis=-1) for x in logits]), axis=0, initial=MASKED / 2)
+    peak = jax.lax.stop_gradient(peak)[..., None]
+    weights = [jnp.exp(x - peak) for x in logits]
+    denominator = sum(jnp.sum(x, axis=-1) for x in weights)
+    context = sum(_read(x, source.memory) for x, source in zip(weights, sources, strict=True))
+    safe = jnp.where(denominator > 0, denominator, 1)
+    return jnp.einsum("ktrd->tkrd", context / safe[..., None]).astype(query.dtype)
+
+
+def _logits(query: Float[Array, "T K R D"], source: Source) -> Float[Array, "K T R S"]:
+    logits = jnp.einsum("tkrd,kds->ktrs", query, source.memory.keys, preferred_element_type=jnp.float32)
+    return jnp.where(source.mask[None, :, None, :], logits, MASKED)
+
+
+def _read(weights: Float[Array, "K T R S"], memory: KeyValues) -> Float[Array, "K T R D"]:
+    values = memory.values
+    return jnp.einsum("ktrs,ksd->ktrd", weights.astype(values.dtype), values, preferred_element_type=jnp.float32)
+
+
+class Rotation(NamedTuple):
+    """Cosines and sines of the rotary angles of N positions, each ``[T, D/2]``, float32."""
+
+    cosines: Float[Array, "N half"]
+    sines: Float[Array, "N half"]
+
+
+def rotation(positions: Int[Array, " N"], head_dim: int, theta: float) -> Rotation:
+    """Returns the rotary angles ``position * theta^(-2 i / D)`` of every position.
+
+    References:
+        Su et al. 2021, arXiv 2104.09864, eq. 34, with the halves convention of GPT-NeoX and Llama.
+    """
+    frequencies = theta ** (-jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim)
+    angles = positions[:, None].astype(jnp.float32) * frequencies[None]
+    return Rotation(jnp.cos(angles), jnp.sin(angles))
+
+
+def rotate(x: Float[Array, "N H D"], angles: Rotation) -> Float[Array, "N H D"]:
+    """Rotates the pairs (i, i + D/2) of every head by its position's angles, in float32."""
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    cosines, sines = angles.cosines[:, None], angles.sines[:, None]
+    rotated = [first * cosines - second * sines, second * cosines + first * sines]
+    return jnp.concatenate(rotated, axis=-1).astype(x.dtype)

@@ -1,0 +1,203 @@
+"""A decoder-only transformer as a policy: one block for prompts, scoring and decoding, behind pure functions."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from grpo_jax.models.attention import KeyValues, Source, attend
+from grpo_jax.models.policy import Policy, Prefix
+from grpo_jax.models.scoring import score_positions
+from grpo_jax.models.transformer import DecoderConfig, Network
+from grpo_jax.types import Params, Prompts, Rollout, Scores
+
+
+def decoder(config: DecoderConfig) -> Policy:
+    """Builds the policy of a small decoder: RMSNorm, rotary grouped-query attention, SwiGLU.
+
+    The prompt of a group runs once; its G completions attend to the prompt's keys and to their own. Scoring is the
+    prompt's pass and one causal pass over the completions, decoding the same with one token and a cache, so their
+    log-probabilities agree to rounding. The first completion token is predicted at the prompt's last token. Positions
+    count tokens, not columns, so padding on either side changes nothing.
+
+    Args:
+        config: shape and numerics.
+
+    Returns:
+        The policy. Its params are a nested dict of float32 arrays, block parameters stacked with a leading layer axis
+        whether or not layers are scanned.
+    """
+    abstract = nnx.eval_shape(lambda: Network(config, rngs=nnx.Rngs(0)))
+    graphdef, description = nnx.split(abstract)
+    bound = _Decoder(config, graphdef)
+
+    def init(*, key: Key[Array, ""]) -> Params:
+        return nnx.to_pure_dict(nnx.state(Network(config, rngs=nnx.Rngs(params=key)), nnx.Param))
+
+    def logical_axes() -> Any:
+        is_variable = lambda leaf: isinstance(leaf, nnx.Variable)  # noqa: E731
+        axes = jax.tree.map(lambda leaf: leaf.get_metadata("logical_axes"), description, is_leaf=is_variable)
+        return nnx.to_pure_dict(axes)
+
+    return Policy(
+        init=init,
+        prefill=bound.prefill,
+        empty_cache=bound.empty_cache,
+        decode=bound.decode,
+        score=bound.score,
+        logical_axes=logical_axes,
+        vocabulary_size=config.vocabulary_size,
+    )
+
+
+class _Decoder(NamedTuple):
+    """Config and graph definition, bound once; every method is a pure function of its arguments."""
+
+    config: DecoderConfig
+    graphdef: Any
+
+    def prefill(self, params: Params, prompts: Prompts) -> Prefix:
+        """Runs every prompt once; see ``Policy``."""
+        last, memory = self._read_prompts(params, prompts)
+        logits = self._network(params).logits(last)
+        return Prefix(memory, prompts.mask, _lengths(prompts.mask), logits)
+
+    def empty_cache(self, P: int, G: int, T: int) -> Any:
+        """Returns zeroed keys ``[P, G, K, D, T]`` and values ``[P, G, K, T, D]`` per layer."""
+        heads, width, dtype = self.config.kv_heads, self.config.head_dim, self.config.dtype
+
+        def zeros(*leading: int) -> KeyValues:
+            return KeyValues(
+                keys=jnp.zeros((*leading, P, G, heads, width, T), dtype),
+                values=jnp.zeros((*leading, P, G, heads, T, width), dtype),
+            )
+
+        return zeros(self.config.layers) if self.config.scan_layers else (zeros(),) * self.config.layers
+
+    def decode(
+        self, params: Params, prefix: Prefix, cache: Any, tokens: Int[Array, "P G"], t: Int[Array, ""]
+    ) -> tuple[Float[Array, "P G V"], Any]:
+        """Reads completion token number t of every member; see ``Policy``."""
+        network = self._network(params)
+
+        def attention(memory: tuple[KeyValues, KeyValues], query: Array, key: Array, value: Array):
+            prompt, cache = memory
+            query, own = _rows((*tokens.shape, 1), query, key, value)
+            own = KeyValues(
+                keys=jax.lax.dynamic_update_slice_in_dim(cache.keys, own.keys, t, axis=4),
+                values=jax.lax.dynamic_update_slice_in_dim(cache.values, own.values, t, axis=3),
+            )
+            until_now = (jnp.arange(own.values.shape[3]) <= t)[None]
+            return _attend_groups(query, own, until_now, prompt, prefix.mask), own
+
+        positions = jnp.broadcast_to(prefix.lengths[:, None] + t, tokens.shape)
+        memories = (prefix.memory, cache) if self.config.scan_layers else tuple(zip(prefix.memory, cache, strict=True))
+        hidden, cache = network(tokens.reshape(-1), positions.reshape(-1), attention, memories)
+        return network.logits(hidden).reshape(*tokens.shape, -1), cache
+
+    def score(
+        self,
+        params: Params,
+        rollout: Rollout,
+        temperature: float,
+        *,
+        entropy: bool = False,
+        ref_params: Params | None = None,
+    ) -> Scores:
+        """Scores a rollout's tokens; see ``Policy``."""
+        tokens, mask = rollout.tokens, rollout.mask
+        features, networks = {"hidden": self._predictors(params, rollout)}, {"hidden": self._network(params)}
+        if ref_params is not None:
+            frozen = jax.lax.stop_gradient(ref_params)
+            features["ref_hidden"], networks["ref_hidden"] = self._predictors(frozen, rollout), self._network(frozen)
+
+        def logits(of: str):
+            return lambda features: networks[of].logits(features[of]) / temperature
+
+        logits_per_position = tokens.shape[0] * tokens.shape[1] * self.config.vocabulary_size
+        return score_positions(
+            logits("hidden"),
+            None if ref_params is None else logits("ref_hidden"),
+            tokens,
+            mask,
+            features,
+            entropy=entropy,
+            positions_per_chunk=max(1, self.config.logits_per_chunk // logits_per_position),
+        )
+
+    def _network(self, params: Params) -> Network:
+        return nnx.merge(self.graphdef, params)
+
+    def _read_prompts(self, params: Params, prompts: Prompts) -> tuple[Float[Array, "P width"], Any]:
+        """Returns the hidden state at each prompt's last token, and keys and values per layer."""
+        tokens, mask = prompts
+        groups, width = mask.shape
+        readable = jnp.tril(jnp.ones((width, width), bool))[None] & mask[:, None]
+
+        def attention(_: None, query: Array, key: Array, value: Array):
+            query, own = _rows((groups, width), query, key, value)
+            attended = jax.vmap(lambda query, own, mask: attend(query, (Source(own, mask),)))(query, own, readable)
+            return attended.reshape(groups * width, -1, self.config.head_dim), own
+
+        positions = jnp.cumsum(mask, axis=1) - 1
+        safe = jnp.where(mask, tokens, 0)
+        hidden, memory = self._network(params)(safe.reshape(-1), positions.reshape(-1), attention, None)
+        last = jnp.max(jnp.where(mask, jnp.arange(width)[None], 0), axis=1)
+        return hidden.reshape(groups, width, -1)[jnp.arange(groups), last], memory
+
+    def _predictors(self, params: Params, rollout: Rollout) -> Float[Array, "P G T width"]:
+        """Returns the hidden state that predicts each completion token: the one before it."""
+        prompts, mask = rollout.prompts, rollout.mask
+        last, memory = self._read_prompts(params, prompts)
+        earlier = jnp.tril(jnp.ones((mask.shape[2],) * 2, bool))
+
+        def attention(prompt: KeyValues, query: Array, key: Array, value: Array):
+            query, own = _rows(mask.shape, query, key, value)
+            return _attend_groups(query, own, earlier, prompt, prompts.mask), own
+
+        positions = _lengths(prompts.mask)[:, None, None] + jnp.arange(mask.shape[2])[None, None]
+        positions = jnp.broadcast_to(positions, mask.shape)
+        # a masked position before an unmasked one is context that somebody else wrote: read, not scored
+        read = jax.lax.cummax(mask.astype(jnp.int32), axis=2, reverse=True) > 0
+        safe = jnp.where(read, rollout.tokens, 0)
+        hidden, _ = self._network(params)(safe.reshape(-1), positions.reshape(-1), attention, memory)
+        hidden = hidden.reshape(*mask.shape, -1)
+        first = jnp.broadcast_to(last[:, None, None], (*mask.shape[:2], 1, last.shape[-1]))
+        return jnp.concatenate([first, hidden[:, :, :-1]], axis=2)
+
+
+def _lengths(mask: Bool[Array, "P L"]) -> Int[Array, " P"]:
+    return jnp.sum(mask, axis=1, dtype=jnp.int32)
+
+
+def _rows(
+    shape: tuple[int, ...], query: Float[Array, "N H D"], key: Float[Array, "N K D"], value: Float[Array, "N K D"]
+) -> tuple[Float[Array, "*rows K R D"], KeyValues]:
+    """Arranges a list of tokens as sequences ``shape = (..., T)``, queries grouped by the head they read."""
+    kv_heads, head_dim = key.shape[1:]
+    own = KeyValues(
+        keys=jnp.einsum("...tkd->...kdt", key.reshape(*shape, kv_heads, head_dim)),
+        values=jnp.einsum("...tkd->...ktd", value.reshape(*shape, kv_heads, head_dim)),
+    )
+    return query.reshape(*shape, kv_heads, -1, head_dim), own
+
+
+def _attend_groups(
+    query: Float[Array, "P G T K R D"],
+    own: KeyValues,
+    own_mask: Bool[Array, "T S"],
+    prompt: KeyValues,
+    prompt_mask: Bool[Array, "P L"],
+) -> Float[Array, "N H D"]:
+    """Lets every member of every group read its group's prompt, which stays one operand, and its own tokens."""
+    length = query.shape[2]
+
+    def one(query: Array, own: KeyValues, prompt: KeyValues, mask: Bool[Array, " L"]) -> Array:
+        shared = jnp.broadcast_to(mask[None], (length, mask.size))
+        return attend(query, (Source(prompt, shared), Source(own, own_mask)))
+
+    members = jax.vmap(one, in_axes=(0, 0, None, None))
+    context = jax.vmap(members)(query, own, prompt, prompt_mask)
+    return context.reshape(-1, query.shape[3] * query.shape[4], query.shape[5])
