@@ -28,6 +28,7 @@ ORDER = (
     "program",
     "experience",
     "evaluation",
+    "warm_start",
     "testing",
     "train",
     "__main__",
