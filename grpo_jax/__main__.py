@@ -1,0 +1,171 @@
+"""The command line: train, evaluate, sample. ``grpo-jax train --help`` lists every option."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import jax
+import tyro
+
+from grpo_jax import checkpoints
+from grpo_jax.config import Config, load
+from grpo_jax.evaluation import evaluate
+from grpo_jax.presets import preset
+from grpo_jax.program import Program, compile_program
+from grpo_jax.tasks import decode, encode_prompts
+from grpo_jax.train import TrainingStopped, train
+from grpo_jax.types import TrainState
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a policy: warm start, then group-relative policy optimisation; everything it leaves lies in one folder.
+
+    Tune in this order: the learning rate, then beta by decades, then the group size.
+
+    Attributes:
+        out: the run's folder. None: the first free one of runs/1, runs/2, ...
+        resume: continue the run in the folder from its last checkpoint.
+        preset: where the options start from: default, language-model, smoke or throughput.
+        config_file: start from a saved config.json instead of a preset.
+        config: every option of the run.
+    """
+
+    config: Annotated[Config, tyro.conf.arg(name="")] = field(default_factory=Config)
+    out: Path | None = None
+    resume: bool = False
+    preset: str | None = None
+    config_file: Annotated[Path | None, tyro.conf.arg(name="config")] = None
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Print the greedy accuracy of a run's last checkpoint, per split.
+
+    Attributes:
+        run: the run's folder.
+        split: which problems: validation, or an out-of-domain split. None: all of them.
+        examples: most problems of each split.
+        step: which checkpoint. None: the newest.
+    """
+
+    run: tyro.conf.Positional[Path]
+    split: str | None = None
+    examples: int = 512
+    step: int | None = None
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Print completions of prompts by a run's last checkpoint.
+
+    Attributes:
+        run: the run's folder.
+        prompts: the prompts, such as "37+58=".
+        greedy: the most likely completion only, instead of random ones.
+        seed: of the random completions.
+        step: which checkpoint. None: the newest.
+    """
+
+    run: tyro.conf.Positional[Path]
+    prompts: tyro.conf.Positional[tuple[str, ...]]
+    greedy: bool = False
+    seed: int = 0
+    step: int | None = None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line.
+
+    Args:
+        arguments: the words after the program's name; None: those it was called with.
+
+    Returns:
+        The exit status: 0, 1 where the run failed, 2 where the arguments or the files do not fit.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        command = _parse(words)
+        if isinstance(command, Train):
+            train(command.config, command.out or _free_folder(), resume=command.resume)
+        elif isinstance(command, Evaluate):
+            _evaluate(command)
+        else:
+            _sample(command)
+    except TrainingStopped as error:
+        return _failed(error, 1)
+    except (ValueError, OSError) as error:
+        return _failed(error, 2)
+    return 0
+
+
+def _failed(error: Exception, status: int) -> int:
+    print(f"grpo-jax: {error}", file=sys.stderr)
+    return status
+
+
+def _parse(words: list[str]) -> Train | Evaluate | Sample:
+    start = Train(config=_starting_point(words)) if words[:1] == ["train"] else Train()
+    commands = (
+        Annotated[Train, tyro.conf.subcommand("train", default=start)]
+        | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
+        | Annotated[Sample, tyro.conf.subcommand("sample")]
+    )
+    return tyro.cli(commands, prog="grpo-jax", args=words, description=__doc__)  # pyright: ignore[reportArgumentType]
+
+
+def _starting_point(words: list[str]) -> Config:
+    """Returns the configuration that the other options change: a preset's, or a saved one."""
+    reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    reader.add_argument("--preset")
+    reader.add_argument("--config")
+    named, _ = reader.parse_known_args(words)
+    if named.preset is not None and named.config is not None:
+        raise ValueError(f"--preset {named.preset} and --config {named.config}: give one of them")
+    if named.config is not None:
+        return load(named.config)
+    return preset("default" if named.preset is None else named.preset)
+
+
+def _free_folder() -> Path:
+    number = 1
+    while Path("runs", str(number)).exists():
+        number += 1
+    return Path("runs", str(number))
+
+
+def _restored(run: Path, step: int | None) -> tuple[Program, TrainState]:
+    program = compile_program(load(run / "config.json"))
+    return program, checkpoints.restore(run / "checkpoints", program.shapes, step)
+
+
+def _evaluate(command: Evaluate) -> None:
+    program, state = _restored(command.run, command.step)
+    task = program.parts.task
+    splits = [split for split in task.splits if split != "train"] if command.split is None else [command.split]
+    for split in splits:
+        found = evaluate(task, program.answer, state.params, split, command.examples, program.evaluation_rows)
+        print(f"{split}: accuracy {found.accuracy:.4f} on {found.examples} problems at step {int(state.step)}")
+
+
+def _sample(command: Sample) -> None:
+    program, state = _restored(command.run, command.step)
+    if not command.prompts:
+        raise ValueError('no prompts: name at least one, such as "37+58="')
+    tokenizer, width = program.parts.task.tokenizer, program.parts.task.max_prompt_tokens
+    multiple = program.mesh.shape["data"] * program.mesh.shape["fsdp"]
+    rows = -(-len(command.prompts) // multiple) * multiple
+    prompts = encode_prompts(tokenizer, command.prompts, width, rows)
+    generate = program.answer if command.greedy else program.generate
+    completions = decode(tokenizer, generate(state.params, prompts, key=jax.random.key(command.seed)))
+    size = len(completions) // rows
+    for number, prompt in enumerate(command.prompts):
+        for completion in completions[number * size : (number + 1) * size]:
+            print(f"{prompt}{completion}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

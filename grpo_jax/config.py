@@ -1,0 +1,388 @@
+"""The configuration of a run: frozen data, one class per stage, checked for what a class can know by itself.
+
+A field that is None takes the default of the part it belongs to; setting it for a part that does not read it is an
+error (`grpo_jax.components`), so no option is ever without effect. No function of the library takes a configuration.
+"""
+
+import dataclasses
+import json
+import types
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class TaskConfig:
+    """Arithmetic in characters.
+
+    Attributes:
+        operators: which of + - * are trained on.
+        digits: fewest and most digits of an operand.
+        held_out: share of the pairs of operands never trained on, in (0, 1).
+        seed: which pairs are held out, and the order of the problems.
+    """
+
+    operators: str = "+-"
+    digits: tuple[int, int] = (1, 2)
+    held_out: float = 0.1
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The decoder.
+
+    Attributes:
+        layers: number of blocks.
+        width: width of the residual stream.
+        heads: query heads.
+        kv_heads: key-value heads; divides heads.
+        head_dim: width of a head, even.
+        hidden: inner width of the feed-forward network.
+        rope_theta: base of the rotary frequencies.
+        norm_epsilon: added to the mean square in RMSNorm.
+        tied_head: whether the head is the transposed embedding.
+        scan_layers: compile one block and loop over layers: quicker to compile, slower to run when small.
+        dtype: what blocks compute in; parameters and log-probs are float32.
+        logits_per_chunk: most logits that scoring holds at a time.
+    """
+
+    layers: int = 2
+    width: int = 128
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 32
+    hidden: int = 512
+    rope_theta: float = 10_000.0
+    norm_epsilon: float = 1e-6
+    tied_head: bool = True
+    scan_layers: bool = False
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    logits_per_chunk: int = 2**23
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    """How completions are sampled.
+
+    Attributes:
+        prompts: prompts (groups) per update, P.
+        group_size: completions per prompt, G; 4 to 16 is usual.
+        max_tokens: budget of a completion in tokens, T. None: what the task's longest answer needs.
+        temperature: of sampling and of every log-prob, > 0.
+        top_k: sample among the k most likely tokens. None: all.
+        top_p: sample among the most likely tokens that hold this probability. None: all.
+        resample_rounds: replace groups with equal rewards by new prompts, sampling at most so many extra rounds. This
+            conditions the prompts on being neither too easy nor too hard. 0: never.
+    """
+
+    prompts: int = 32
+    group_size: int = 8
+    max_tokens: int | None = None
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    resample_rounds: int = 0
+
+
+@dataclass(frozen=True)
+class RewardConfig:
+    """What is added to the task's reward; groups count as degenerate by the task's reward alone.
+
+    Attributes:
+        overlong_cache: charge completions that come within so many tokens of the budget, up to 1. None: no charge.
+        overlong_weight: weight of that charge. None: 1.
+    """
+
+    overlong_cache: int | None = None
+    overlong_weight: float | None = None
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """The objective; `grpo_jax.losses` says what each choice follows.
+
+    Attributes:
+        advantage: from rewards to advantages.
+        ddof: of a standard deviation, 0 or 1.
+        epsilon: added to a standard deviation.
+        surrogate: the policy loss.
+        clip_low: how far below 1 a ratio may go.
+        clip_high: how far above 1 a ratio may go.
+        dual_cap: largest ratio that a negative advantage meets.
+        gate_positive: temperature of SAPO's gate for positive advantages.
+        gate_negative: temperature of SAPO's gate for negative advantages.
+        kl: the estimator of the KL to the reference; k3_k2 has the value of k3 and the gradient of k2, full is exact
+            over the vocabulary, none needs no reference. None: k1.
+        placement: where the KL acts; in the reward before the baseline, or to_go after it. None: to_go (full: both).
+        granularity: estimate per token or from the whole sequence's log-ratio. None: token.
+        importance: weights of a KL in the loss when an older policy sampled. None: none.
+        kl_clamp: largest absolute value of an estimate, in nats; the gradient goes on. None: no clamp.
+        allow_biased: accept a KL term that is known to pull nowhere, to study it.
+        degenerate: what becomes of groups with equal rewards.
+        denominator: whether dropped groups count in the mean.
+        smooth_scale: std of rewards at which the smooth weight is 0.76.
+        shaping_alpha: advantage per nat of entropy.
+        shaping_threshold: reward above which a degenerate group counts as all right.
+        tolerance: difference of rewards that still counts as equal.
+        reduction: from token losses to one number.
+        constant: tokens that constant_length divides by. None: the budget.
+        entropy: weight of the entropy bonus, per nat.
+        mismatch: correction between the sampler's log-probs and the trainer's.
+        mismatch_cap: largest weight of a truncated correction.
+        mismatch_low: smallest ratio that a masked correction keeps.
+        mismatch_high: largest ratio that a masked correction keeps.
+        off_policy_delta: drop completions with a negative advantage whose mean log-ratio exceeds it, nats per token.
+    """
+
+    advantage: Literal[
+        "leave_one_out", "centred", "standardised", "leave_one_out_standardised", "max_rl", "batch_whitened"
+    ] = "leave_one_out"
+    ddof: int | None = None
+    epsilon: float | None = None
+    surrogate: Literal[
+        "clipped",
+        "dual_clipped",
+        "reinforce",
+        "importance_weighted",
+        "sequence_importance_weighted",
+        "cispo",
+        "gspo",
+        "gspo_token",
+        "sapo",
+    ] = "clipped"
+    clip_low: float | None = None
+    clip_high: float | None = None
+    dual_cap: float | None = None
+    gate_positive: float | None = None
+    gate_negative: float | None = None
+    kl: Literal["k1", "k2", "k3", "abs", "k3_k2", "full", "none"] | None = None
+    placement: Literal["loss", "reward", "to_go", "own_token", "both"] | None = None
+    granularity: Literal["token", "sequence"] | None = None
+    importance: Literal["none", "token", "prefix", "sequence", "causal", "detached_sequence"] | None = None
+    kl_clamp: float | None = None
+    allow_biased: bool | None = None
+    degenerate: Literal["keep", "mask", "smooth", "entropy_shaped"] = "keep"
+    denominator: Literal["all", "live"] | None = None
+    smooth_scale: float | None = None
+    shaping_alpha: float | None = None
+    shaping_threshold: float | None = None
+    tolerance: float = 0.0
+    reduction: Literal["constant_length", "token_mean", "sequence_mean_of_token_mean", "sequence_mean_of_token_sum"] = (
+        "constant_length"
+    )
+    constant: int | None = None
+    entropy: float = 0.0
+    mismatch: Literal["none", "truncated_token", "truncated_sequence", "masked_token", "masked_sequence"] = "none"
+    mismatch_cap: float | None = None
+    mismatch_low: float | None = None
+    mismatch_high: float | None = None
+    off_policy_delta: float | None = None
+
+
+@dataclass(frozen=True)
+class BetaConfig:
+    """The strength of the KL term: a constant, a schedule, an adaptive rule, or a schedule and then a rule.
+
+    Starting points: .01 to .05 for language models, about .1 below 1B parameters and .01 from 7B; .005 to .02 for path
+    planning; .1 to .5 offline. Change it by decades.
+
+    Attributes:
+        value: beta; where a schedule ends and an adaptive rule starts. 0 with neither: no reference is used.
+        schedule: how beta gets to its value.
+        schedule_start: beta at the first update.
+        schedule_steps: updates until the value is reached.
+        adaptive: how beta reacts to the measured KL.
+        target: the KL aimed at, in nats of the statistic.
+        alpha: gain of the proportional rule, .1 to .3.
+        horizon: completions (clipped_proportional) or updates (proportional_integral) over which it acts.
+        floor: smallest beta.
+        ceiling: largest beta.
+        statistic: the KL that target speaks of.
+    """
+
+    value: float = 0.02
+    schedule: Literal["none", "linear_warmup", "tight_then_loose"] = "none"
+    schedule_start: float | None = None
+    schedule_steps: int | None = None
+    adaptive: Literal["none", "proportional", "proportional_integral", "clipped_proportional"] = "none"
+    target: float | None = None
+    alpha: float | None = None
+    horizon: float | None = None
+    floor: float | None = None
+    ceiling: float | None = None
+    statistic: Literal["nats_per_token", "nats_per_sequence"] | None = None
+
+
+@dataclass(frozen=True)
+class ReferenceConfig:
+    """The policy that the KL is measured against.
+
+    Attributes:
+        kind: frozen at the start, copied every so many steps, a moving average, or the policy that sampled.
+        every: optimizer steps between two moves.
+        rate: share of the policy in the moving average.
+    """
+
+    kind: Literal["frozen", "copied_every", "ema", "behaviour"] = "frozen"
+    every: int | None = None
+    rate: float | None = None
+
+
+@dataclass(frozen=True)
+class UpdateConfig:
+    """The optimizer and how a batch is taken.
+
+    Attributes:
+        learning_rate: of Adam, > 0.
+        warmup_steps: optimizer steps until it is reached.
+        weight_decay: decoupled, >= 0.
+        max_norm: largest norm of the gradient, > 0.
+        updates_per_rollout: optimizer steps on each batch of completions.
+        micro_batches: parts that a batch is taken in, to save memory; changes nothing else.
+        max_rejected: stop after so many updates in a row with a loss or gradient that is not finite.
+    """
+
+    learning_rate: float = 3e-4
+    warmup_steps: int = 5
+    weight_decay: float = 0.0
+    max_norm: float = 1.0
+    updates_per_rollout: int = 1
+    micro_batches: int = 1
+    max_rejected: int = 5
+
+
+@dataclass(frozen=True)
+class WarmStartConfig:
+    """Supervised learning before the run; what comes out of it is the reference.
+
+    Attributes:
+        steps: most updates; 0: none, the policy starts from its initial values.
+        batch: demonstrations per update.
+        learning_rate: of Adam, > 0.
+        target: stop once this share of fresh training problems is solved, in (0, 1].
+        check_every: updates between two looks at that share.
+    """
+
+    steps: int = 2000
+    batch: int = 256
+    learning_rate: float = 2e-3
+    target: float = 0.4
+    check_every: int = 50
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """Greedy accuracy on problems never trained on.
+
+    Attributes:
+        examples: most problems of each split, before and after training.
+        every: optimizer steps between two evaluations on the validation split; 0: only before and after.
+    """
+
+    examples: int = 512
+    every: int = 25
+
+
+@dataclass(frozen=True)
+class Config:
+    """A run.
+
+    Attributes:
+        task: the problems.
+        model: the policy.
+        rollout: how completions are sampled.
+        reward: what is added to the task's reward.
+        objective: the loss.
+        beta: the strength of the KL term.
+        reference: what the KL is measured against.
+        update: the optimizer.
+        warm_start: supervised learning before the run.
+        evaluation: accuracy on problems never trained on.
+        steps: updates, each on one batch of completions.
+        seed: of everything random in the run.
+        mesh: devices, as data=4,fsdp=2,tensor=1 (-1 fills up). Empty: all on data.
+        checkpoint_every: updates between two checkpoints.
+        keep_checkpoints: how many stay.
+        gradient_share_every: updates between two measurements of the share of the gradient that degenerate groups
+            carry; each costs one more backward pass. 0: never.
+        check_invariants: assert in every update that no masked token and no dropped group has a gradient; costs one
+            more scoring pass.
+    """
+
+    task: TaskConfig = field(default_factory=TaskConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    reward: RewardConfig = field(default_factory=RewardConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    beta: BetaConfig = field(default_factory=BetaConfig)
+    reference: ReferenceConfig = field(default_factory=ReferenceConfig)
+    update: UpdateConfig = field(default_factory=UpdateConfig)
+    warm_start: WarmStartConfig = field(default_factory=WarmStartConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    steps: int = 150
+    seed: int = 0
+    mesh: str = ""
+    checkpoint_every: int = 25
+    keep_checkpoints: int = 3
+    gradient_share_every: int = 10
+    check_invariants: bool = False
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """Returns a configuration as nested plain values, ready for JSON."""
+    return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
+def from_dict(values: dict[str, Any]) -> Config:
+    """Returns the configuration that nested plain values describe; fields that are missing take their defaults.
+
+    Raises:
+        ValueError: an unknown field, or a value of another type than the field's.
+    """
+    return _section(Config, values, "config")
+
+
+def load(path: str | Path) -> Config:
+    """Returns the configuration that a config.json holds.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is not JSON, or not a configuration.
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"no configuration at {path}: name a config.json, as a run folder has one")
+    try:
+        values = json.loads(Path(path).read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not JSON ({error}); name a config.json, as a run folder has one") from None
+    return from_dict(values)
+
+
+def _section(kind: Any, values: Any, place: str) -> Any:
+    if not isinstance(values, dict):
+        raise ValueError(f"{place}: expected fields of {kind.__name__}, got {values!r}")
+    hints = typing.get_type_hints(kind)
+    unknown = [name for name in values if name not in hints]
+    if unknown:
+        raise ValueError(f"{place}: unknown field {unknown[0]!r}; the fields are {', '.join(hints)}")
+    return kind(**{name: _value(hints[name], value, f"{place}.{name}") for name, value in values.items()})
+
+
+def _value(hint: Any, value: Any, place: str) -> Any:
+    if dataclasses.is_dataclass(hint):
+        return _section(hint, value, place)
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is tuple and isinstance(value, list) and len(value) == len(arguments):
+        return tuple(_value(each, item, place) for each, item in zip(arguments, value, strict=True))
+    options = arguments if origin is types.UnionType else (hint,)
+    for option in options:
+        if typing.get_origin(option) is Literal and value in typing.get_args(option):
+            return value
+        if option is float and type(value) is int:
+            return float(value)
+        if option is type(value) or (option is type(None) and value is None):
+            return value
+    raise ValueError(f"{place}: {value!r} does not fit; expected {getattr(hint, '__name__', None) or hint}")

@@ -1,0 +1,77 @@
+"""Accuracy on problems never trained on, and completions to look at."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from grpo_jax.experience import Generate, sample
+from grpo_jax.metrics import Sample
+from grpo_jax.rewards import score
+from grpo_jax.tasks import Task, columns_of, decode
+from grpo_jax.types import Params
+
+
+class Evaluation(NamedTuple):
+    """What a policy does on one split.
+
+    Attributes:
+        accuracy: mean reward of the scorable completions, one greedy completion per problem.
+        examples: problems.
+        samples: the first completions, to be read.
+    """
+
+    accuracy: float
+    examples: int
+    samples: list[Sample]
+
+
+def evaluate(
+    task: Task, generate: Generate, params: Params, split: str, examples: int, rows: int, *, shown: int = 10
+) -> Evaluation:
+    """Scores one completion for each of the first problems of a split.
+
+    Args:
+        task: the problems and their reward.
+        generate: a sampler of one completion per prompt, greedy for an accuracy that does not depend on noise.
+        params: the policy's parameters.
+        split: which problems.
+        examples: most problems; a smaller split is taken whole.
+        rows: prompts per call of the sampler.
+        shown: samples to keep.
+
+    Raises:
+        ValueError: an unknown split, or no example asked for.
+    """
+    if split not in task.splits:
+        raise ValueError(f"unknown split {split!r} of {task.name}; choose one of {', '.join(task.splits)}")
+    if examples < 1:
+        raise ValueError(f"evaluate: {examples} examples of {split!r}; give at least 1")
+    size = task.splits[split]
+    total = examples if size is None else min(examples, size)
+    rewards: list[float] = []
+    samples: list[Sample] = []
+    for start in range(0, total, rows):
+        problems = task.examples(split, start, min(rows, total - start))
+        # A greedy sampler reads no key; a random one gets its own noise for each part.
+        rollout = sample(task, generate, params, problems, rows, key=jax.random.key(start))
+        completions = decode(task.tokenizer, rollout)[: len(problems)]
+        prompts = [problem.prompt for problem in problems]
+        scored = score([task.reward], None, prompts, completions, columns_of(problems), 1)[:, 0]
+        rewards += scored.tolist()
+        for problem, completion, reward in zip(problems, completions, scored.tolist(), strict=True):
+            if len(samples) < shown:
+                known = None if np.isnan(reward) else reward
+                samples.append(Sample(problem.prompt, completion, known, task.demonstration(problem)))
+    return Evaluation(float(np.nanmean(rewards)), total, samples)
+
+
+def out_of_domain(task: Task) -> list[str]:
+    """Returns the splits that are neither trained on nor like those that are."""
+    return [split for split in task.splits if split not in ("train", "validation")]
+
+
+def described(accuracies: Mapping[str, float]) -> str:
+    """Returns accuracies as text: "validation 0.52, longer 0.01"."""
+    return ", ".join(f"{split} {accuracy:.3f}" for split, accuracy in accuracies.items())

@@ -1,0 +1,169 @@
+"""From the next prompts to a batch to learn from: sample, score, and (if asked) replace groups that teach nothing."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+
+from grpo_jax.components import Parts
+from grpo_jax.rewards import score_each, weighted_sum
+from grpo_jax.tasks import Example, columns_of, completion_ids, decode, encode_prompts
+from grpo_jax.types import Batch, Params, Prompts, Rollout
+
+Generate = Callable[..., Rollout]
+"""``(params, prompts, *, key) -> Rollout``, compiled and placed on the mesh."""
+
+
+class Experience(NamedTuple):
+    """What one update learns from, as NumPy arrays.
+
+    Attributes:
+        rollout: the completions ``[P, G, T]``; padding groups last.
+        batch: rewards, masks and the sampler's record.
+        prompts: the prompts' texts, P without padding.
+        completions: the completions' texts, group by group.
+        consumed: training problems used up, kept or not.
+        rounds: times that completions were sampled.
+    """
+
+    rollout: Rollout
+    batch: Batch
+    prompts: list[str]
+    completions: list[str]
+    consumed: int
+    rounds: int
+
+
+class Collector(NamedTuple):
+    """Collects experience; bound once.
+
+    Attributes:
+        parts: what the configuration stands for.
+        generate: the sampler.
+        groups: prompts per update, P.
+        rows: rows of the compiled arrays, P rounded up to what the mesh needs.
+        group_size: completions per prompt, G.
+        extra_rounds: most rounds that replace degenerate groups.
+    """
+
+    parts: Parts
+    generate: Generate
+    groups: int
+    rows: int
+    group_size: int
+    extra_rounds: int
+
+    def collect(self, params: Params, position: int, *, key: Key[Array, ""]) -> Experience:
+        """Samples and scores the training problems from ``position`` on.
+
+        With ``extra_rounds`` further problems are sampled until P groups are informative or the rounds are spent; then
+        degenerate groups fill up what is missing, so that the batch always has P groups.
+
+        Args:
+            params: the policy's parameters.
+            position: index of the next training problem.
+            key: consumed; every round folds its number into it.
+        """
+        found = self._round(params, position, jax.random.fold_in(key, 0))
+        rounds = 1
+        while rounds <= self.extra_rounds and np.sum(_live(self.parts, found)) < self.groups:
+            start = position + rounds * self.groups
+            found = _joined(found, self._round(params, start, jax.random.fold_in(key, rounds)))
+            rounds += 1
+        order = np.argsort(~_live(self.parts, found), kind="stable") if rounds > 1 else np.arange(self.groups)
+        chosen = _picked(found, order[: self.groups])
+        rollout, batch = _padded((chosen.rollout, chosen.batch), self.rows)
+        return Experience(
+            rollout, batch, chosen.prompts, chosen.completions, consumed=rounds * self.groups, rounds=rounds
+        )
+
+    def _round(self, params: Params, start: int, key: Any) -> "_Scored":
+        examples = self.parts.task.examples("train", start, self.groups)
+        rollout = sample(self.parts.task, self.generate, params, examples, self.rows, key=key)
+        rollout = jax.tree.map(lambda leaf: leaf[: self.groups], rollout)
+        completions = decode(self.parts.task.tokenizer, rollout)
+        batch = score(self.parts, rollout, examples, completions, self.group_size)
+        return _Scored(rollout, batch, [example.prompt for example in examples], completions)
+
+
+class _Scored(NamedTuple):
+    """Groups of one or several rounds."""
+
+    rollout: Rollout
+    batch: Batch
+    prompts: list[str]
+    completions: list[str]
+
+
+def sample(
+    task: Any, generate: Generate, params: Params, examples: Sequence[Example], rows: int, *, key: Key[Array, ""]
+) -> Rollout:
+    """Samples completions for the examples' prompts, padded to ``rows`` groups.
+
+    Returns:
+        The rollout on the host, padding groups included.
+
+    Raises:
+        ValueError: a prompt is longer than the task's limit.
+    """
+    texts = [example.prompt for example in examples]
+    prompts: Prompts = encode_prompts(task.tokenizer, texts, task.max_prompt_tokens, rows)
+    return jax.device_get(generate(params, prompts, key=key))
+
+
+def score(
+    parts: Parts, rollout: Rollout, examples: Sequence[Example], completions: Sequence[str], group_size: int
+) -> Batch:
+    """Returns the batch that a rollout and its rewards make.
+
+    Raises:
+        ValueError, TypeError, RuntimeError: a reward function failed or returned what is no reward.
+    """
+    each = score_each(
+        parts.rewards,
+        [example.prompt for example in examples],
+        completions,
+        columns_of(examples),
+        group_size,
+        completion_ids=completion_ids(rollout),
+    )
+    shaped = len(parts.rewards) > 1
+    batch = Batch(
+        mask=rollout.mask,
+        rewards=weighted_sum(each.values, parts.reward_weights),  # pyright: ignore[reportArgumentType]
+        valid=np.ones(rollout.mask.shape[:2], bool),  # pyright: ignore[reportArgumentType]
+        task_rewards=each.values[..., 0] if shaped else None,  # pyright: ignore[reportArgumentType]
+        behaviour_log_probs=rollout.log_probs,
+    )
+    return batch
+
+
+def _live(parts: Parts, found: _Scored) -> np.ndarray:
+    """Returns which groups are not degenerate ``[N]``, as the objective decides it."""
+    raw = found.batch.rewards if found.batch.task_rewards is None else found.batch.task_rewards
+    member = np.isfinite(raw) & np.any(found.rollout.mask, axis=-1)
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        spread = jax.vmap(parts.objective.parts.advantage.spread)(jnp.asarray(raw), jnp.asarray(member))
+    return np.asarray(spread) > parts.objective.parts.degenerate.tolerance
+
+
+def _joined(first: _Scored, second: _Scored) -> _Scored:
+    rollout, batch = jax.tree.map(
+        lambda a, b: np.concatenate([a, b]), (first.rollout, first.batch), (second.rollout, second.batch)
+    )
+    return _Scored(rollout, batch, first.prompts + second.prompts, first.completions + second.completions)
+
+
+def _picked(found: _Scored, order: np.ndarray) -> _Scored:
+    size = len(found.completions) // len(found.prompts)
+    rollout, batch = jax.tree.map(lambda leaf: np.asarray(leaf)[order], (found.rollout, found.batch))
+    completions = [found.completions[group * size + member] for group in order for member in range(size)]
+    return _Scored(rollout, batch, [found.prompts[group] for group in order], completions)
+
+
+def _padded(tree: Any, rows: int) -> Any:
+    """Appends padding groups (all zeros and False) up to ``rows``."""
+    return jax.tree.map(lambda leaf: np.pad(leaf, [(0, rows - leaf.shape[0])] + [(0, 0)] * (leaf.ndim - 1)), tree)

@@ -1,0 +1,205 @@
+"""The compiled steps of a run, placed on the mesh: sample, update, diagnose."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding
+from jaxtyping import Key
+
+from grpo_jax.components import Parts, build
+from grpo_jax.config import Config
+from grpo_jax.losses import Objective, assert_degenerate_gradients_are_zero
+from grpo_jax.rollouts import greedy, sampler
+from grpo_jax.sharding import batch_sharding, group_multiple, make_mesh, state_shardings
+from grpo_jax.types import Batch, Params, Rollout, TrainState
+from grpo_jax.updates import Learner, Score, gradient_share, learner, reference_scores
+
+
+class Program(NamedTuple):
+    """What runs on the devices.
+
+    Attributes:
+        parts: what the configuration stands for.
+        mesh: the devices.
+        rows: groups of the compiled update, P rounded up to what mesh and micro-batches need.
+        evaluation_rows: prompts per call of ``answer``.
+        initial: ``(*, key) -> params``.
+        state: ``(params, *, key) -> TrainState``; donates the parameters.
+        update: ``(state, rollout, batch) -> (state, metrics)``; donates the state.
+        generate: ``(params, prompts, *, key) -> Rollout``, G random completions per prompt.
+        answer: the same, one greedy completion per prompt.
+        share: ``(state, rollout, batch) -> []``, the share of the gradient that degenerate groups carry.
+        check: ``(state, rollout, batch) -> None``, raises AssertionError where an invariant does not hold.
+        shapes: the training state's shapes, with the devices they live on, to restore a checkpoint to.
+        score: the policy's scoring function, temperature bound.
+        place: puts a tree with leading axis P on the mesh.
+    """
+
+    parts: Parts
+    mesh: Mesh
+    rows: int
+    evaluation_rows: int
+    initial: Callable[..., Params]
+    state: Callable[..., TrainState]
+    update: Callable[[TrainState, Rollout, Batch], tuple[TrainState, dict[str, Any]]]
+    generate: Callable[..., Rollout]
+    answer: Callable[..., Rollout]
+    share: Callable[[TrainState, Rollout, Batch], Any]
+    check: Callable[[TrainState, Rollout, Batch], None]
+    shapes: TrainState
+    score: Score
+    place: Callable[[Any], Any]
+
+
+def compile_program(config: Config, objective: Objective | None = None) -> Program:
+    """Builds every step of a run and where its arrays live; XLA compiles each at its first call.
+
+    Args:
+        config: the run.
+        objective: one of your own, in place of the one that ``config.objective`` describes.
+
+    Raises:
+        ValueError: from any part of the configuration, before anything is computed.
+    """
+    _check(config)
+    parts = build(config) if objective is None else build(config)._replace(objective=objective)
+    mesh = make_mesh(config.mesh)
+    score = _bound(parts.policy.score, config.rollout.temperature)
+    learn = learner(
+        score,
+        parts.objective,
+        parts.optimizer,
+        parts.controller,
+        parts.reference,
+        micro_batches=config.update.micro_batches,
+        updates_per_rollout=config.update.updates_per_rollout,
+        measure_entropy=True,
+    )
+    shapes = _shapes(learn, parts, mesh)
+    states = jax.tree.map(lambda leaf: leaf.sharding, shapes)
+    groups = batch_sharding(mesh)
+    multiple = group_multiple(mesh, micro_batches=config.update.micro_batches)
+    ends, pad = parts.task.tokenizer.end_ids, parts.task.tokenizer.pad_id
+    random = sampler(parts.policy, parts.strategy, config.rollout.group_size, parts.max_tokens, ends, pad)
+    best = sampler(parts.policy, greedy(), 1, parts.max_tokens, ends, pad)
+    diagnosed = partial(jax.jit, in_shardings=(states, groups, groups))
+    return Program(
+        parts=parts,
+        mesh=mesh,
+        rows=-(-config.rollout.prompts // multiple) * multiple,
+        evaluation_rows=-(-min(config.evaluation.examples, 256) // multiple) * multiple,
+        initial=_initial(parts, states.params),
+        state=_state(learn, states),
+        update=jax.jit(
+            learn.update, in_shardings=(states, groups, groups), out_shardings=(states, None), donate_argnums=0
+        ),
+        generate=_sampler(random, states.params, groups),
+        answer=_sampler(best, states.params, groups),
+        share=diagnosed(_share(score, parts, config.update.micro_batches)),
+        check=chex.chexify(diagnosed(_check_invariants(score, parts)), async_check=False),
+        shapes=shapes,
+        score=score,
+        place=lambda tree: jax.device_put(tree, groups),
+    )
+
+
+def _check(config: Config) -> None:
+    least = {
+        "rollout.prompts": (config.rollout.prompts, 1),
+        "rollout.resample_rounds": (config.rollout.resample_rounds, 0),
+        "warm_start.steps": (config.warm_start.steps, 0),
+        "warm_start.batch": (config.warm_start.batch, 1),
+        "warm_start.check_every": (config.warm_start.check_every, 1),
+        "evaluation.examples": (config.evaluation.examples, 1),
+        "evaluation.every": (config.evaluation.every, 0),
+        "update.max_rejected": (config.update.max_rejected, 1),
+        "steps": (config.steps, 1),
+        "seed": (config.seed, 0),
+        "checkpoint_every": (config.checkpoint_every, 1),
+        "keep_checkpoints": (config.keep_checkpoints, 1),
+        "gradient_share_every": (config.gradient_share_every, 0),
+    }
+    for name, (value, lowest) in least.items():
+        if value < lowest:
+            raise ValueError(f"{name} is {value}; give at least {lowest}")
+    if config.rollout.group_size < 2:
+        raise ValueError(
+            f"rollout.group_size is {config.rollout.group_size}: with one completion there is nothing to compare it "
+            "with and every advantage is 0; give at least 2"
+        )
+    if not 0 < config.warm_start.target <= 1:
+        raise ValueError(f"warm_start.target is {config.warm_start.target}; give an accuracy in (0, 1]")
+
+
+def _bound(score: Callable, temperature: float) -> Score:
+    def bound(params: Params, rollout: Rollout, *, entropy: bool = False, ref_params: Params | None = None):
+        return score(params, rollout, temperature, entropy=entropy, ref_params=ref_params)
+
+    return bound
+
+
+def _shapes(learn: Learner, parts: Parts, mesh: Mesh) -> TrainState:
+    key = jax.random.key(0)
+    shapes = jax.eval_shape(lambda: learn.init(parts.policy.init(key=key), key=key))
+    places = state_shardings(mesh, parts.policy.logical_axes(), shapes)
+    return jax.tree.map(
+        lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), shapes, places
+    )
+
+
+def _initial(parts: Parts, places: Any) -> Callable[..., Params]:
+    compiled = jax.jit(lambda key: parts.policy.init(key=key), out_shardings=places)
+    return lambda *, key: compiled(key)
+
+
+def _state(learn: Learner, places: TrainState) -> Callable[..., TrainState]:
+    compiled = jax.jit(
+        lambda params, key: learn.init(params, key=key), in_shardings=(places.params, None), out_shardings=places
+    )
+    return lambda params, *, key: compiled(params, key)
+
+
+def _sampler(generate: Callable, params: Any, groups: NamedSharding) -> Callable[..., Rollout]:
+    compiled = jax.jit(
+        lambda params, prompts, key: generate(params, prompts, key=key),
+        in_shardings=(params, groups, None),
+        out_shardings=groups,
+    )
+
+    def placed(params: Params, prompts: Any, *, key: Key[jax.Array, ""]) -> Rollout:
+        return compiled(params, prompts, key)
+
+    return placed
+
+
+def _filled(score: Score, parts: Parts, state: TrainState, rollout: Rollout, batch: Batch) -> Batch:
+    if not parts.objective.needs_reference or parts.objective.needs_full_kl:
+        return batch
+    return batch._replace(ref_log_probs=reference_scores(score, parts.reference)(state.ref_params, rollout, batch))
+
+
+def _share(score: Score, parts: Parts, micro_batches: int) -> Callable:
+    measure = gradient_share(score, parts.objective, micro_batches=micro_batches)
+
+    def share(state: TrainState, rollout: Rollout, batch: Batch):
+        beta = parts.controller.beta(state.controller)
+        filled = _filled(score, parts, state, rollout, batch.check())
+        return measure(state.params, rollout, filled, beta, state.ref_params)
+
+    return share
+
+
+def _check_invariants(score: Score, parts: Parts) -> Callable:
+    def check(state: TrainState, rollout: Rollout, batch: Batch) -> jax.Array:
+        objective = parts.objective
+        reference = state.ref_params if objective.needs_full_kl else None
+        scores = score(state.params, rollout, entropy=objective.needs_entropy, ref_params=reference)
+        filled = _filled(score, parts, state, rollout, batch.check())
+        assert_degenerate_gradients_are_zero(objective, scores, filled, parts.controller.beta(state.controller))
+        return jnp.zeros(())
+
+    return check

@@ -1,0 +1,239 @@
+"""The training run: warm start, then sample, score, update, write down, until the steps are done."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from grpo_jax import checkpoints
+from grpo_jax.config import Config, to_dict
+from grpo_jax.evaluation import Evaluation, described, evaluate, out_of_domain
+from grpo_jax.experience import Collector, Experience
+from grpo_jax.losses import Objective
+from grpo_jax.metrics import (
+    Progress,
+    RunFolder,
+    Writer,
+    json_lines,
+    progress,
+    read_rows,
+    run_folder,
+    save_curves,
+    several,
+    tensorboard,
+    write_json,
+    write_samples,
+)
+from grpo_jax.program import Program, compile_program
+from grpo_jax.types import TrainState
+from grpo_jax.warm_start import warm_started
+
+_SHOWN = {"reward_mean": "reward", "kl_per_sequence": "KL", "beta": "beta", "degenerate": "degenerate"}
+
+
+class TrainingStopped(RuntimeError):
+    """The run cannot go on; the message says why, and the last checkpoint is intact."""
+
+
+class Run(NamedTuple):
+    """What the loop reads.
+
+    Attributes:
+        config: the configuration.
+        program: the compiled steps.
+        files: where the run's files lie.
+        writer: takes a row of measures per step.
+        show: shows progress.
+    """
+
+    config: Config
+    program: Program
+    files: RunFolder
+    writer: Writer
+    show: Progress
+
+
+def train(
+    config: Config, folder: str | Path, *, resume: bool = False, objective: Objective | None = None
+) -> dict[str, Any]:
+    """Trains a policy and leaves everything about it in a folder.
+
+    A run that is killed at any moment and resumed ends with the same parameters, bit for bit, as one that was not.
+
+    Args:
+        config: the run.
+        folder: where its files go: config.json, metrics.jsonl, TensorBoard events, checkpoints, curves.png, samples,
+            summary.json.
+        resume: continue the run in the folder from its last checkpoint.
+        objective: one of your own, in place of the one that ``config.objective`` describes.
+
+    Returns:
+        What summary.json holds.
+
+    Raises:
+        ValueError: the configuration, before anything is computed.
+        FileExistsError, FileNotFoundError, BlockingIOError: the folder is not free, has nothing to resume, or is in use.
+        TrainingStopped: too many updates in a row had a loss or gradient that is not finite.
+    """
+    began = time.monotonic()
+    program = compile_program(config, objective)
+    with run_folder(folder, to_dict(config), resume=resume) as files:
+        start = checkpoints.latest(files.checkpoints) if resume else None
+        events = tensorboard(files.tensorboard, start)
+        writer = several(json_lines(files.metrics, start), events)
+        print(_introduction(program, files), flush=True)
+        state = _started(config, program, files, writer) if start is None else _resumed(program, files, start)
+        done = int(state.step)
+        with progress("train", config.steps, start=done) as show:
+            state = _loop(Run(config, program, files, writer, show), state)
+        writer.close()
+        summary = _finish(config, program, files, state, time.monotonic() - began)
+    print(_conclusion(summary, files), flush=True)
+    return summary
+
+
+def _started(config: Config, program: Program, files: RunFolder, writer: Writer) -> TrainState:
+    """Warm-starts the policy, evaluates it, and saves the state before the first update."""
+    init_key, run_key = jax.random.split(jax.random.key(config.seed))
+    params, consumed = warm_started(config, program, key=init_key)
+    before = _evaluated(config, program, params, everywhere=True)
+    write_samples(files.samples_before, before["validation"].samples)
+    row = _accuracies(before)
+    writer.write(0, row)
+    print(f"before training: accuracy on {described(_by_split(before))}", flush=True)
+    state = program.state(params, key=run_key)
+    state = _at_position(state, program, consumed)
+    checkpoints.save(files.checkpoints, state, 0, keep=config.keep_checkpoints)
+    return state
+
+
+def _resumed(program: Program, files: RunFolder, step: int) -> TrainState:
+    print(f"resuming {files.path} at step {step}", flush=True)
+    return checkpoints.restore(files.checkpoints, program.shapes, step)
+
+
+def _loop(run: Run, state: TrainState) -> TrainState:
+    config, program = run.config, run.program
+    rollout = config.rollout
+    collector = Collector(
+        program.parts, program.generate, rollout.prompts, program.rows, rollout.group_size, rollout.resample_rounds
+    )
+    while (done := int(state.step) // config.update.updates_per_rollout) < config.steps:
+        began, step, position = time.monotonic(), done + 1, int(state.position)
+        # fold_in leaves the state's own key as it was, so no two steps, resumed or not, share noise.
+        found = collector.collect(state.params, position, key=jax.random.fold_in(state.key, done))
+        sampled = time.monotonic()
+        row = _diagnosed(run, state, found, step)
+        state, metrics = program.update(state, program.place(found.rollout), program.place(found.batch))
+        state = _at_position(state, program, position + found.consumed)
+        row |= _numbers(jax.device_get(metrics)) | {"rounds": float(found.rounds)}
+        row |= {"seconds_sampling": sampled - began, "seconds": time.monotonic() - began}
+        _stop_if_broken(run, state, step)
+        if step == config.steps or (config.evaluation.every and step % config.evaluation.every == 0):
+            row |= _accuracies(_evaluated(config, program, state.params, everywhere=step == config.steps))
+        run.writer.write(step, row)
+        run.show.update(step, {_SHOWN[name]: row[name] for name in _SHOWN if name in row})
+        if step == config.steps or step % config.checkpoint_every == 0:
+            checkpoints.save(run.files.checkpoints, state, step, keep=config.keep_checkpoints)
+    return state
+
+
+def _diagnosed(run: Run, state: TrainState, found: Experience, step: int) -> dict[str, float]:
+    config, program = run.config, run.program
+    if config.check_invariants:
+        program.check(state, program.place(found.rollout), program.place(found.batch))
+    if config.gradient_share_every and step % config.gradient_share_every == 0:
+        share = program.share(state, program.place(found.rollout), program.place(found.batch))
+        return {"degenerate_gradient_share": float(share)}
+    return {}
+
+
+def _at_position(state: TrainState, program: Program, position: int) -> TrainState:
+    place = program.shapes.position.sharding
+    return state._replace(position=jax.device_put(jnp.asarray(position, jnp.int32), place))
+
+
+def _stop_if_broken(run: Run, state: TrainState, step: int) -> None:
+    rejected = int(state.rejected)
+    if rejected < run.config.update.max_rejected:
+        return
+    raise TrainingStopped(
+        f"step {step}: the loss or its gradient was not finite for {rejected} updates in a row. The parameters were "
+        f"never touched by them, and the checkpoints in {run.files.checkpoints} are intact. Likely causes: a learning "
+        "rate too high (divide it by 10), rewards of enormous size, or a reference far from the policy (raise beta). "
+        "The rows of metrics.jsonl before this step show which measure grew"
+    )
+
+
+def _evaluated(config: Config, program: Program, params: Any, *, everywhere: bool) -> dict[str, Evaluation]:
+    task = program.parts.task
+    splits = ["validation", *(out_of_domain(task) if everywhere else [])]
+    count, rows = config.evaluation.examples, program.evaluation_rows
+    return {split: evaluate(task, program.answer, params, split, count, rows) for split in splits}
+
+
+def _accuracies(evaluations: Mapping[str, Evaluation]) -> dict[str, float]:
+    return {f"accuracy_{split}": found.accuracy for split, found in evaluations.items()}
+
+
+def _by_split(evaluations: Mapping[str, Evaluation]) -> dict[str, float]:
+    return {split: found.accuracy for split, found in evaluations.items()}
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the metrics as numbers, without the maximum over nothing."""
+    return {name: float(value) for name, value in metrics.items() if not np.isneginf(value)}
+
+
+def _finish(config: Config, program: Program, files: RunFolder, state: TrainState, seconds: float) -> dict[str, Any]:
+    """Draws the curves, writes samples and summary; everything it says is read back from the run's own rows."""
+    rows = read_rows(files.metrics)
+    save_curves(rows, files.curves)
+    shown = evaluate(program.parts.task, program.answer, state.params, "validation", 10, program.evaluation_rows)
+    write_samples(files.samples_after, shown.samples)
+    first, last = rows[0], rows[-1]
+    summary = {
+        "accuracy_before": first["accuracy_validation"],
+        "accuracy_after": last["accuracy_validation"],
+        "out_of_domain_before": {split: first[f"accuracy_{split}"] for split in out_of_domain(program.parts.task)},
+        "out_of_domain_after": {split: last[f"accuracy_{split}"] for split in out_of_domain(program.parts.task)},
+        "steps": config.steps,
+        "seconds": round(seconds, 1),
+        "kl": last.get("kl_per_sequence"),
+        "beta": last["beta"],
+        "rejected": sum(row.get("rejected") or 0 for row in rows),
+        "kl_follows": program.parts.objective.target.name,
+        "config_hash": files.config_hash,
+    }
+    write_json(files.summary, summary)
+    return summary
+
+
+def _introduction(program: Program, files: RunFolder) -> str:
+    objective, controller = program.parts.objective, program.parts.controller
+    size = sum(leaf.size for leaf in jax.tree.leaves(program.shapes.params))
+    kl = objective.parts.kl
+    follows = "no KL term" if kl is None else f"KL term: {kl.name}; follows {objective.target.name}"
+    mesh = ", ".join(f"{axis} {count}" for axis, count in program.mesh.shape.items())
+    lines = [
+        f"run {files.path} on {jax.devices()[0].platform} ({mesh}); {size:,} parameters",
+        f"{follows}; {controller.description}",
+        *objective.notes,
+    ]
+    return "\n".join(lines)
+
+
+def _conclusion(summary: Mapping[str, Any], files: RunFolder) -> str:
+    before, after = summary["accuracy_before"], summary["accuracy_after"]
+    verb = "rose" if after > before else "fell" if after < before else "stayed"
+    kl = "" if summary["kl"] is None else f" The policy is {summary['kl']:.3g} nats per completion from its reference."
+    return (
+        f"In {summary['steps']} steps and {summary['seconds']:.0f} s the accuracy on held-out problems {verb} from "
+        f"{before:.3f} to {after:.3f}.{kl}\nOut of domain: {described(summary['out_of_domain_after'])}, before "
+        f"{described(summary['out_of_domain_before'])}.\nCurves: {files.curves}\nSamples: {files.samples_after}\n"
+        f"Summary: {files.summary}\nTensorBoard: tensorboard --logdir {files.tensorboard}"
+    )

@@ -1,0 +1,70 @@
+"""The warm start of a run: supervised learning until the policy solves a share of the problems."""
+
+import jax
+from jaxtyping import Array, Key
+
+from grpo_jax.config import Config, WarmStartConfig
+from grpo_jax.evaluation import evaluate
+from grpo_jax.metrics import Progress, progress
+from grpo_jax.program import Program
+from grpo_jax.tasks import encode_prompts, rollout_from_texts
+from grpo_jax.types import Params, Rollout
+from grpo_jax.updates import adam, warm_start
+
+
+def warm_started(config: Config, program: Program, *, key: Key[Array, ""]) -> tuple[Params, int]:
+    """Returns parameters that solve about ``config.warm_start.target`` of the problems.
+
+    Args:
+        config: the run.
+        program: its compiled steps.
+        key: consumed by the initial values.
+
+    Returns:
+        The parameters, and how many training problems were used up.
+    """
+    settings = config.warm_start
+    params = program.initial(key=key)
+    if settings.steps == 0:
+        return params, 0
+    learn = warm_start(program.score, adam(settings.learning_rate), micro_batches=config.update.micro_batches)
+    state = jax.jit(learn.init)(params)
+    step = jax.jit(learn.step, donate_argnums=0)
+    consumed = 0
+    with progress("warm start", settings.steps) as show:
+        for number in range(1, settings.steps + 1):
+            rollout = program.place(_demonstrations(program, consumed, settings.batch))
+            state, metrics = step(state, rollout)
+            consumed += settings.batch
+            if number % settings.check_every and number != settings.steps:
+                continue
+            solved = _solved(config, program, state.params, consumed)
+            show.update(number, {"loss": float(metrics["loss"]), "accuracy": solved})
+            consumed += config.evaluation.examples
+            if solved >= settings.target:
+                _say_so(show, number, settings, solved)
+                break
+    return state.params, consumed
+
+
+def _demonstrations(program: Program, start: int, count: int) -> Rollout:
+    task = program.parts.task
+    examples = task.examples("train", start, count)
+    multiple = program.mesh.shape["data"] * program.mesh.shape["fsdp"]
+    rows = -(-count // multiple) * multiple
+    prompts = encode_prompts(task.tokenizer, [example.prompt for example in examples], task.max_prompt_tokens, rows)
+    texts = [task.demonstration(example) for example in examples] + [""] * (rows - count)
+    return rollout_from_texts(task.tokenizer, prompts, texts, task.max_completion_tokens)
+
+
+def _solved(config: Config, program: Program, params: Params, start: int) -> float:
+    """Returns the share of fresh training problems that are solved; the held-out ones are for the evaluation alone."""
+    task = program.parts.task
+    fresh = task._replace(examples=lambda split, first, count: task.examples(split, start + first, count))
+    return evaluate(
+        fresh, program.answer, params, "train", config.evaluation.examples, program.evaluation_rows, shown=0
+    ).accuracy
+
+
+def _say_so(show: Progress, number: int, settings: WarmStartConfig, solved: float) -> None:
+    show.note(f"warm start: {solved:.3f} of fresh training problems solved after {number} updates; stopping")
