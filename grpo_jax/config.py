@@ -377,7 +377,7 @@ def _value(hint: Any, value: Any, place: str) -> Any:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is tuple and isinstance(value, list) and len(value) == len(arguments):
         return tuple(_value(each, item, place) for each, item in zip(arguments, value, strict=True))
-    options = arguments if origin is types.UnionType else (hint,)
+    options = arguments if origin in (types.UnionType, typing.Union) else (hint,)
     for option in options:
         if typing.get_origin(option) is Literal and value in typing.get_args(option):
             return value

@@ -86,7 +86,8 @@ def compile_program(config: Config, objective: Objective | None = None) -> Progr
     ends, pad = parts.task.tokenizer.end_ids, parts.task.tokenizer.pad_id
     random = sampler(parts.policy, parts.strategy, config.rollout.group_size, parts.max_tokens, ends, pad)
     best = sampler(parts.policy, greedy(), 1, parts.max_tokens, ends, pad)
-    diagnosed = partial(jax.jit, in_shardings=(states, groups, groups))
+    placed = partial(jax.jit, in_shardings=(states, groups, groups))
+    invariants = placed(_check_invariants(score, parts))
     return Program(
         parts=parts,
         mesh=mesh,
@@ -94,13 +95,11 @@ def compile_program(config: Config, objective: Objective | None = None) -> Progr
         evaluation_rows=-(-min(config.evaluation.examples, 256) // multiple) * multiple,
         initial=_initial(parts, states.params),
         state=_state(learn, states),
-        update=jax.jit(
-            learn.update, in_shardings=(states, groups, groups), out_shardings=(states, None), donate_argnums=0
-        ),
+        update=placed(learn.update, out_shardings=(states, None), donate_argnums=0),
         generate=_sampler(random, states.params, groups),
         answer=_sampler(best, states.params, groups),
-        share=diagnosed(_share(score, parts, config.update.micro_batches)),
-        check=chex.chexify(diagnosed(_check_invariants(score, parts)), async_check=False),
+        share=placed(_share(score, parts, config.update.micro_batches)),
+        check=chex.chexify(invariants, async_check=False) if config.check_invariants else invariants,
         shapes=shapes,
         score=score,
         place=lambda tree: jax.device_put(tree, groups),

@@ -76,7 +76,9 @@ def train(
 
     Raises:
         ValueError: the configuration, before anything is computed.
-        FileExistsError, FileNotFoundError, BlockingIOError: the folder is not free, has nothing to resume, or is in use.
+        FileExistsError: the folder holds a run already.
+        FileNotFoundError: there is nothing to resume.
+        BlockingIOError: another process writes to the folder.
         TrainingStopped: too many updates in a row had a loss or gradient that is not finite.
     """
     began = time.monotonic()
