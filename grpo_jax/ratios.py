@@ -22,10 +22,9 @@ def log_ratio(
 def bounded_exp(exponent: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Returns exp(x), continued by its tangent above ``EXPONENT_LIMIT``.
 
-    Value and gradient stay finite and the gradient never dies, unlike with a clamp.
+    Value and gradient stay finite and the gradient never dies, unlike with a clamp. At minus infinity it is 0.
     """
-    bounded = jnp.minimum(exponent, EXPONENT_LIMIT)
-    return jnp.exp(bounded) * (1 + exponent - bounded)
+    return jnp.exp(jnp.minimum(exponent, EXPONENT_LIMIT)) * (1 + jnp.maximum(exponent - EXPONENT_LIMIT, 0))
 
 
 def sequence_ratio(log_ratios: Float[Array, " T"]) -> Float[Array, ""]:
