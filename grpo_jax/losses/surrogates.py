@@ -222,7 +222,9 @@ def sapo(positive: float = 1.0, negative: float = 1.05) -> Surrogate:
 
 
 def _clip(ratio: Float[Array, " T"], advantages: Float[Array, " T"], low: float, high: float) -> Float[Array, " T"]:
-    return -jnp.minimum(ratio * advantages, jnp.clip(ratio, 1 - low, 1 + high) * advantages)
+    # Not the minimum of both: at a bound, or on-policy with a bound of 0, a tie would halve the gradient.
+    kept = jnp.where(_outside(ratio, advantages, low, high), jnp.clip(ratio, 1 - low, 1 + high), ratio)
+    return -kept * advantages
 
 
 def _outside(ratio: Float[Array, " T"], advantages: Float[Array, " T"], low: float, high: float) -> Bool[Array, " T"]:
