@@ -17,7 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-_GRID = np.linspace(-8.0, 8.0, 129)
+# Wide enough to see a clamp at 10 nats; below -20 k3 itself goes on as its tangent.
+_GRID = np.linspace(-16.0, 32.0, 193)
 _SCALE = 1 + np.abs(_GRID) + np.exp(-_GRID)
 _TOLERANCE = 2e-5
 
@@ -121,9 +122,13 @@ def token_target(pull: Pull) -> Target:
 def return_target(pull: Pull) -> Target:
     """Returns what the sum (or sum to go) of token values in the reward follows.
 
-    For f = a u - b exp(-u): E[u_t] has the reverse gradient in full; E[exp(-u_t)] is 1 whatever the policy, so its
-    score part is minus its path-wise part, which is local.
+    For f = a u - b (exp(-u) - 1): E[u_t] has the reverse gradient in full; E[exp(-u_t)] is 1 whatever the policy, so
+    its score part is minus its path-wise part, which is local. A constant beside it, f(0), is charged for each token.
     """
+    if pull.exact and abs(pull.constant - pull.forward) > 1e-3:
+        return Target(slope=pull.slope).without(
+            "where the policies agree it is not 0, so the return charges for length"
+        )
     return _declare(pull, Target(reverse=pull.reverse, local_forward=pull.forward))
 
 
@@ -147,6 +152,12 @@ def _fit(weight: Callable) -> Pull:
     with jax.ensure_compile_time_eval():
         values = np.asarray(weight(jnp.asarray(_GRID)), np.float64)
         near = np.asarray(weight(jnp.asarray([-1e-2, 1e-2])), np.float64)
+    if not (np.all(np.isfinite(near)) and np.all(np.isfinite(values))):
+        where = [f"{u:g}" for u in _GRID[~np.isfinite(values)]] or ["near 0"]
+        raise ValueError(
+            f"kl: the estimator, or its derivative, is not finite at log-ratios {', '.join(where[:3])}; "
+            "it must be finite wherever |u| is moderate, since samples go there"
+        )
     basis = np.stack([_GRID, -np.exp(-_GRID), np.ones_like(_GRID)], axis=1)
     solution = np.linalg.lstsq(basis / _SCALE[:, None], values / _SCALE, rcond=None)[0]
     error = np.max(np.abs(basis @ solution - values) / _SCALE)
