@@ -5,7 +5,7 @@ from jaxtyping import Array, Float
 
 from grpo_jax.kl import k3
 from grpo_jax.losses.surrogates import Surrogate
-from grpo_jax.losses.terms import Terms, per_completion
+from grpo_jax.losses.terms import Terms, known_mean, per_completion, tokens_of_valid
 from grpo_jax.ratios import bounded_exp, causal_ratio
 from grpo_jax.statistics import Mean, Statistic, maximum_of, mean_of, moments_of
 from grpo_jax.types import Batch, Scores
@@ -19,10 +19,10 @@ def measures(surrogate: Surrogate, scores: Scores, batch: Batch, terms: Terms) -
     Groups that exist count in every statistic whatever the rule for degenerate ones, except those of the ratio and the
     KL, which cover the groups that are trained.
     """
-    exists = jnp.any(terms.counted, axis=-1)
+    exists = jnp.any(tokens_of_valid(batch), axis=-1)
     ratio = bounded_exp(terms.tokens.policy_ratios)
     clipped = per_completion(surrogate.is_clipped)(terms.log_probs, terms.old_log_probs, terms.advantages, terms.active)
-    scorable = batch.rewards if batch.rewards.ndim == 2 else jnp.nanmean(batch.rewards, axis=-1)
+    scorable = known_mean(batch.rewards)
     groups = jnp.any(exists, axis=-1)
     lengths = jnp.sum(batch.mask, axis=-1, dtype=ratio.dtype)
     found: dict[str, Statistic] = {

@@ -72,8 +72,8 @@ def gather(parts: Parts, scores: Scores, batch: Batch, beta: Float[Array, ""] | 
     member = members(batch)
     groups = _groups(parts, batch, member)
     group_weight = jax.vmap(parts.degenerate.weight)(groups)
-    tokens_of_valid = _valid(batch)[..., None] & batch.mask
-    active = tokens_of_valid & (group_weight > 0)[:, None, None]
+    existing = tokens_of_valid(batch)
+    active = existing & (group_weight > 0)[:, None, None]
     log_probs = jnp.where(active, scores.log_probs, 0)
     current = jax.lax.stop_gradient(log_probs)
     old = current if batch.old_log_probs is None else jnp.where(active, batch.old_log_probs, 0)
@@ -83,9 +83,9 @@ def gather(parts: Parts, scores: Scores, batch: Batch, beta: Float[Array, ""] | 
     advantages = _group_advantages(parts, batch, fixed, beta, member)
     return Terms(
         active=active,
-        counted=tokens_of_valid if parts.degenerate.counts_dead else active,
+        counted=existing if parts.degenerate.counts_dead else active,
         group_weight=group_weight,
-        degenerate=groups.degenerate & jnp.any(tokens_of_valid, axis=(1, 2)),
+        degenerate=groups.degenerate & jnp.any(existing, axis=(1, 2)),
         member=member,
         log_probs=log_probs,
         old_log_probs=old,
@@ -109,17 +109,30 @@ def members(batch: Batch) -> Bool[Array, "P G"]:
     return _valid(batch) & scorable & jnp.any(batch.mask, axis=-1)
 
 
+def tokens_of_valid(batch: Batch) -> Bool[Array, "P G T"]:
+    """Returns the tokens of members that exist."""
+    return _valid(batch)[..., None] & batch.mask
+
+
+def known_mean(rewards: Float[Array, "P G"] | Float[Array, "P G K"]) -> Float[Array, "P G"]:
+    """Returns each member's reward, or the mean of those of its several rewards that are known; 0 where none is."""
+    known = jnp.isfinite(rewards)
+    if rewards.ndim == 2:
+        return jnp.where(known, rewards, 0)
+    return jnp.sum(rewards, axis=-1, where=known) / jnp.maximum(jnp.sum(known, axis=-1), 1)
+
+
 def _valid(batch: Batch) -> Bool[Array, "P G"]:
     return jnp.ones(batch.mask.shape[:2], bool) if batch.valid is None else batch.valid
 
 
 def _groups(parts: Parts, batch: Batch, member: Bool[Array, "P G"]) -> Group:
     raw = batch.rewards if batch.task_rewards is None else batch.task_rewards
+    known = jnp.isfinite(raw) if raw.ndim == 2 else jnp.any(jnp.isfinite(raw), axis=-1)
+    member = member & known
     spread = jax.vmap(parts.advantage.spread)(raw, member)
     degenerate = (jnp.sum(member, axis=-1) < 2) | (spread <= parts.degenerate.tolerance)
-    known = jnp.isfinite(raw)
-    single = jnp.mean(raw, axis=-1, where=known) if raw.ndim == 3 else raw
-    return Group(jnp.where(member, single, 0), member, spread, degenerate)
+    return Group(jnp.where(member, known_mean(raw), 0), member, spread, degenerate)
 
 
 def _tokens(log_probs: Array, old_log_probs: Array, batch: Batch, scores: Scores, active: Array) -> Tokens:
@@ -138,8 +151,14 @@ def _group_advantages(
         assert batch.advantages is not None, "objective: pass the batch through prepare() before accumulate()"
         return batch.advantages
     cost = beta * per_completion(parts.kl.sequence_cost)(tokens)
-    if batch.rewards.ndim == 3:
+    if parts.advantage.linear:
+        # Apart, because next to a reward of 1000 a cost of 1e-5 would be lost in float32.
         return compute(batch.rewards, member) - compute(cost, member)
+    if batch.rewards.ndim == 3:
+        raise ValueError(
+            f"objective: a KL term in the reward beside several rewards needs a linear advantage, not "
+            f"{parts.advantage.name}; use weighted_sum(weights, leave_one_out()), or placement='to_go'"
+        )
     return compute(batch.rewards - cost, member)
 
 
