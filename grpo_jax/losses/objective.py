@@ -11,6 +11,7 @@ the KL term in the reward and in the loss, and H_t the entropy.
 from collections.abc import Callable
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -154,7 +155,11 @@ def objective(
 
 
 def check_inputs(checked: Objective, scores: Scores, batch: Batch) -> None:
-    """Raises ValueError where scores or batch lack what the objective needs, naming it and the remedy."""
+    """Raises ValueError where scores or batch lack what the objective needs, naming it and the remedy.
+
+    Also AssertionError where the scores are not of the batch's shape.
+    """
+    chex.assert_equal_shape([batch.mask, *jax.tree.leaves(scores)])
     if checked.needs_reference and not checked.needs_full_kl and batch.ref_log_probs is None:
         raise ValueError(
             "objective: a KL term needs batch.ref_log_probs [P, G, T]; score the reference, or pass kl=None"

@@ -75,7 +75,7 @@ def constant_length(length: int) -> Reduction:
 
     References: Dr. GRPO (arXiv 2503.20783), section 3.2.
     """
-    if length < 1:
+    if not 1 <= length < float("inf"):
         raise ValueError(f"reductions.constant_length: length is {length}; give the generation budget, >= 1 token")
 
     def reduce(values: Float[Array, "P G T"], mask: Bool[Array, "P G T"]) -> Mean:
