@@ -9,8 +9,7 @@ the KL term in the reward and in the loss, and H_t the entropy.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
-
+from dataclasses import dataclass
 import chex
 import jax
 import jax.numpy as jnp
@@ -30,8 +29,11 @@ from grpo_jax.statistics import Mean, Statistic
 from grpo_jax.types import Batch, Scores
 
 
-class Objective(NamedTuple):
+@dataclass(frozen=True)
+class Objective:
     """A composed objective; call it, or use `prepare` and `accumulate` to split a batch.
+
+    A dataclass and no NamedTuple, because ``jax.jit`` and ``jax.grad`` need callables that can be referenced weakly.
 
     Attributes:
         parts: the pieces it is made of.
@@ -150,7 +152,7 @@ def objective(
         parts,
         declaration.on_policy(kl, reduction),
         declaration.off_policy(kl, surrogate, reduction),
-        declaration.notes(advantage, rule),
+        declaration.notes(advantage, kl, rule),
     )
 
 
