@@ -10,6 +10,7 @@ the KL term in the reward and in the loss, and H_t the entropy.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+
 import chex
 import jax
 import jax.numpy as jnp
