@@ -39,6 +39,7 @@ class Parts(NamedTuple):
         strategy: how tokens are chosen.
         rewards: the task's reward first, then what is added to it.
         reward_weights: a weight each.
+        rewards_apart: whether the objective takes the rewards one by one instead of their sum.
         objective: the loss.
         controller: the rule for beta.
         reference: the reference policy.
@@ -51,6 +52,7 @@ class Parts(NamedTuple):
     strategy: Strategy
     rewards: tuple[RewardFunction, ...]
     reward_weights: tuple[float, ...]
+    rewards_apart: bool
     objective: Objective
     controller: Controller
     reference: Reference
@@ -71,7 +73,10 @@ ADVANTAGES = {
     "leave_one_out_standardised": Choice(advantages.leave_one_out_standardised, _EPSILON),
     "max_rl": Choice(advantages.max_rl, {}),
     "batch_whitened": Choice(advantages.batch_whitened, _DDOF),
+    "separately_standardised": Choice(advantages.separately_standardised, _DDOF),
 }
+APART = ("separately_standardised",)
+"""Advantages that take several rewards one by one."""
 SURROGATES = {
     "clipped": Choice(surrogates.clipped, _CLIP),
     "dual_clipped": Choice(surrogates.dual_clipped, {**_CLIP, "dual_cap": "cap"}),
@@ -155,7 +160,8 @@ def build(config: Config) -> Parts:
         strategy=categorical(rollout.temperature, rollout.top_k, rollout.top_p),
         rewards=functions,
         reward_weights=weights,
-        objective=build_objective(config.objective, max_tokens, with_kl=not controller.always_zero),
+        rewards_apart=config.objective.advantage in APART,
+        objective=build_objective(config.objective, max_tokens, weights, with_kl=not controller.always_zero),
         controller=controller,
         reference=build_reference(config.reference),
         optimizer=build_optimizer(config.update),
@@ -163,14 +169,16 @@ def build(config: Config) -> Parts:
     )
 
 
-def build_objective(config: ObjectiveConfig, max_tokens: int, *, with_kl: bool = True) -> Objective:
+def build_objective(
+    config: ObjectiveConfig, max_tokens: int, reward_weights: tuple[float, ...] = (1.0,), *, with_kl: bool = True
+) -> Objective:
     """Returns the objective; ``with_kl`` is False where beta is 0 for ever, and then no reference is needed."""
     options = asdict(config)
     tolerance = {"tolerance": config.tolerance}
     constant = {"length": max_tokens} if config.reduction == "constant_length" and config.constant is None else {}
     delta = config.off_policy_delta
     return objective(
-        advantage=_advantage(config),
+        advantage=_advantage(config, reward_weights),
         surrogate=_choose("objective.surrogate", config.surrogate, SURROGATES, options),
         reduction=_choose("objective.reduction", config.reduction, REDUCTIONS, options, constant),
         kl=_penalty(config, with_kl),
@@ -215,8 +223,15 @@ def build_optimizer(config: UpdateConfig) -> optax.GradientTransformation:
     return updates.adam(config.learning_rate, **shared)
 
 
-def _advantage(config: ObjectiveConfig) -> Advantage:
-    return _choose("objective.advantage", config.advantage, ADVANTAGES, asdict(config))
+def _advantage(config: ObjectiveConfig, weights: tuple[float, ...]) -> Advantage:
+    apart = config.advantage in APART
+    if apart and len(weights) < 2:
+        raise ValueError(
+            f"objective.advantage={config.advantage} is for several rewards, but the task's is the only one; set "
+            "reward.overlong_cache, or choose standardised"
+        )
+    bound = {"weights": weights} if apart else {}
+    return _choose("objective.advantage", config.advantage, ADVANTAGES, asdict(config), bound)
 
 
 def _penalty(config: ObjectiveConfig, with_kl: bool) -> Penalty | None:

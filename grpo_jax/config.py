@@ -105,7 +105,7 @@ class ObjectiveConfig:
     """The objective; `grpo_jax.losses` says what each choice follows.
 
     Attributes:
-        advantage: from rewards to advantages.
+        advantage: from rewards to advantages; separately_standardised (GDPO) takes several rewards one by one.
         ddof: of a standard deviation, 0 or 1.
         epsilon: added to a standard deviation.
         surrogate: the policy loss.
@@ -138,7 +138,13 @@ class ObjectiveConfig:
     """
 
     advantage: Literal[
-        "leave_one_out", "centred", "standardised", "leave_one_out_standardised", "max_rl", "batch_whitened"
+        "leave_one_out",
+        "centred",
+        "standardised",
+        "leave_one_out_standardised",
+        "max_rl",
+        "batch_whitened",
+        "separately_standardised",
     ] = "leave_one_out"
     ddof: int | None = None
     epsilon: float | None = None

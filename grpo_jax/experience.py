@@ -131,9 +131,10 @@ def score(
         completion_ids=completion_ids(rollout),
     )
     shaped = len(parts.rewards) > 1
+    combined = each.values if parts.rewards_apart else weighted_sum(each.values, parts.reward_weights)
     batch = Batch(
         mask=rollout.mask,
-        rewards=weighted_sum(each.values, parts.reward_weights),  # pyright: ignore[reportArgumentType]
+        rewards=combined,  # pyright: ignore[reportArgumentType]
         valid=np.ones(rollout.mask.shape[:2], bool),  # pyright: ignore[reportArgumentType]
         task_rewards=each.values[..., 0] if shaped else None,  # pyright: ignore[reportArgumentType]
         behaviour_log_probs=rollout.log_probs,
