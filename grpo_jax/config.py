@@ -6,6 +6,7 @@ error (`grpo_jax.components`), so no option is ever without effect. No function 
 
 import dataclasses
 import json
+import math
 import types
 import typing
 from dataclasses import dataclass, field
@@ -362,7 +363,7 @@ def load(path: str | Path) -> Config:
         raise FileNotFoundError(f"no configuration at {path}: name a config.json, as a run folder has one")
     try:
         values = json.loads(Path(path).read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # not JSON, or not even text
         raise ValueError(f"{path} is not JSON ({error}); name a config.json, as a run folder has one") from None
     return from_dict(values)
 
@@ -387,8 +388,26 @@ def _value(hint: Any, value: Any, place: str) -> Any:
     for option in options:
         if typing.get_origin(option) is Literal and value in typing.get_args(option):
             return value
-        if option is float and type(value) is int:
-            return float(value)
+        if option is float and isinstance(value, int | float) and not isinstance(value, bool):
+            return _finite(value, place)
         if option is type(value) or (option is type(None) and value is None):
             return value
-    raise ValueError(f"{place}: {value!r} does not fit; expected {getattr(hint, '__name__', None) or hint}")
+    raise ValueError(f"{place}: {value!r} does not fit; expected {_expected(hint)}")
+
+
+def _finite(value: float, place: str) -> float:
+    if not math.isfinite(value):
+        raise ValueError(f"{place}: {value} is not finite, which JSON cannot hold; give a number, 1e9 for no limit")
+    return float(value)
+
+
+def _expected(hint: Any) -> str:
+    """Returns what a type hint asks for, in words."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return f"one of {', '.join(arguments)}"
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(_expected(each) for each in arguments)
+    if origin is tuple:
+        return f"a list of {len(arguments)}: {', '.join(_expected(each) for each in arguments)}"
+    return "null" if hint is type(None) else hint.__name__
