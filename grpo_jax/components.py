@@ -154,6 +154,7 @@ def build(config: Config) -> Parts:
     max_tokens = task.max_completion_tokens if rollout.max_tokens is None else rollout.max_tokens
     functions, weights = _rewards(config, task, max_tokens)
     controller = build_controller(config.beta)
+    _check_reference_is_used(config, controller)
     return Parts(
         task=task,
         policy=policy,
@@ -258,12 +259,28 @@ def _penalty(config: ObjectiveConfig, with_kl: bool) -> Penalty | None:
     return kl.penalty(estimator, **given)
 
 
+def _check_reference_is_used(config: Config, controller: Controller) -> None:
+    """Raises ValueError for a beta without a KL term, and for a reference that nothing reads."""
+    if config.objective.kl == "none" and not controller.always_zero:
+        raise ValueError(
+            f"beta.value={config.beta.value} has no effect with objective.kl=none; set beta.value to 0, without "
+            "schedule or adaptive rule, or leave objective.kl out"
+        )
+    if controller.always_zero and config.reference.kind != "frozen":
+        raise ValueError(
+            f"reference.kind={config.reference.kind} has no effect with beta.value=0, which needs no reference; leave "
+            "it out, or give a positive beta.value"
+        )
+
+
 def _rewards(config: Config, task: Task, max_tokens: int) -> tuple[tuple[RewardFunction, ...], tuple[float, ...]]:
     cache, weight = config.reward.overlong_cache, config.reward.overlong_weight
     if cache is None:
         if weight is not None:
             raise ValueError(f"reward.overlong_weight={weight} has no effect without reward.overlong_cache; set both")
         return (task.reward,), (1.0,)
+    if weight is not None and not weight > 0:
+        raise ValueError(f"reward.overlong_weight is {weight}; give a positive number, or leave overlong_cache out")
     return (task.reward, overlong(max_tokens, cache)), (1.0, 1.0 if weight is None else weight)
 
 
