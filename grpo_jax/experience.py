@@ -131,7 +131,9 @@ def score(
         completion_ids=completion_ids(rollout),
     )
     shaped = len(parts.rewards) > 1
-    combined = each.values if parts.rewards_apart else weighted_sum(each.values, parts.reward_weights)
+    # A completion that the task cannot score has no reward: what is added to it alone must not stand in.
+    known = np.where(np.isnan(each.values[..., :1]), np.float32(np.nan), each.values)
+    combined = known if parts.rewards_apart else weighted_sum(known, parts.reward_weights)
     batch = Batch(
         mask=rollout.mask,
         rewards=combined,  # pyright: ignore[reportArgumentType]
