@@ -130,6 +130,8 @@ def _check(config: Config) -> None:
             f"rollout.group_size is {config.rollout.group_size}: with one completion there is nothing to compare it "
             "with and every advantage is 0; give at least 2"
         )
+    if not 0 < config.warm_start.learning_rate < float("inf"):
+        raise ValueError(f"warm_start.learning_rate is {config.warm_start.learning_rate}; give a positive number")
     if not 0 < config.warm_start.target <= 1:
         raise ValueError(f"warm_start.target is {config.warm_start.target}; give an accuracy in (0, 1]")
 
