@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from grpo_jax import checkpoints
-from grpo_jax.config import Config, to_dict
+from grpo_jax.config import Config, from_dict, load, to_dict
 from grpo_jax.evaluation import Evaluation, described, evaluate, out_of_domain
 from grpo_jax.experience import Collector, Experience
 from grpo_jax.losses import Objective
@@ -30,13 +30,12 @@ from grpo_jax.metrics import (
 )
 from grpo_jax.program import Program, compile_program
 from grpo_jax.types import TrainState
-from grpo_jax.warm_start import warm_started
+from grpo_jax.warm_start import TrainingStopped, warm_started
 
+MAY_DIFFER = ("steps", "checkpoint_every", "keep_checkpoints", "mesh")
+"""Fields of the configuration that a resumed run may change: none decides what is computed up to a step, and the mesh
+only how it is rounded."""
 _SHOWN = {"reward_mean": "reward", "kl_per_sequence": "KL", "beta": "beta", "degenerate": "degenerate"}
-
-
-class TrainingStopped(RuntimeError):
-    """The run cannot go on; the message says why, and the last checkpoint is intact."""
 
 
 class Run(NamedTuple):
@@ -68,7 +67,8 @@ def train(
         config: the run.
         folder: where its files go: config.json, metrics.jsonl, TensorBoard events, checkpoints, curves.png, samples,
             summary.json.
-        resume: continue the run in the folder from its last checkpoint.
+        resume: continue the run in the folder from its last checkpoint; its number of steps, how often it is saved and
+            the mesh may be other ones (``MAY_DIFFER``).
         objective: one of your own, in place of the one that ``config.objective`` describes.
 
     Returns:
@@ -82,20 +82,29 @@ def train(
         TrainingStopped: too many updates in a row had a loss or gradient that is not finite.
     """
     began = time.monotonic()
+    config = from_dict(to_dict(config))  # as config.json will say it: 1 for a float becomes 1.0, "1" is an error
     program = compile_program(config, objective)
-    with run_folder(folder, to_dict(config), resume=resume) as files:
+    with run_folder(folder, to_dict(config), resume=resume, may_differ=MAY_DIFFER) as files:
         start = checkpoints.latest(files.checkpoints) if resume else None
-        events = tensorboard(files.tensorboard, start)
-        writer = several(json_lines(files.metrics, start), events)
-        print(_introduction(program, files), flush=True)
-        state = _started(config, program, files, writer) if start is None else _resumed(program, files, start)
-        done = int(state.step)
-        with progress("train", config.steps, start=done) as show:
-            state = _loop(Run(config, program, files, writer, show), state)
-        writer.close()
+        _check_steps(config, files, start)
+        write_json(files.config, to_dict(config))
+        writer = several(json_lines(files.metrics, start), tensorboard(files.tensorboard, start))
+        try:
+            print(_introduction(program, files), flush=True)
+            state = _started(config, program, files, writer) if start is None else _resumed(program, files, start)
+            with progress("train", config.steps, start=start or 0) as show:
+                state = _loop(Run(config, program, files, writer, show), state)
+        finally:
+            writer.close()
         summary = _finish(config, program, files, state, time.monotonic() - began)
     print(_conclusion(summary, files), flush=True)
     return summary
+
+
+def _check_steps(config: Config, files: RunFolder, start: int | None) -> None:
+    """Raises ValueError where a resumed run is given a new number of steps that it has passed already."""
+    if start is not None and config.steps != load(files.config).steps and config.steps <= start:
+        raise ValueError(f"steps is {config.steps}, but {files.path} is at step {start} already: give more to go on")
 
 
 def _started(config: Config, program: Program, files: RunFolder, writer: Writer) -> TrainState:
@@ -207,7 +216,7 @@ def _finish(config: Config, program: Program, files: RunFolder, state: TrainStat
         "seconds": round(seconds, 1),
         "kl": last.get("kl_per_sequence"),
         "beta": last["beta"],
-        "rejected": sum(row.get("rejected") or 0 for row in rows),
+        "rejected": round(sum(row.get("rejected") or 0 for row in rows) * config.update.updates_per_rollout),
         "kl_follows": program.parts.objective.target.name,
         "config_hash": files.config_hash,
     }

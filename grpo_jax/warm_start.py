@@ -9,7 +9,11 @@ from grpo_jax.metrics import Progress, progress
 from grpo_jax.program import Program
 from grpo_jax.tasks import encode_prompts, rollout_from_texts
 from grpo_jax.types import Params, Rollout
-from grpo_jax.updates import adam, warm_start
+from grpo_jax.updates import WarmStartState, adam, warm_start
+
+
+class TrainingStopped(RuntimeError):
+    """The run cannot go on; the message says why, and the last checkpoint is intact."""
 
 
 def warm_started(config: Config, program: Program, *, key: Key[Array, ""]) -> tuple[Params, int]:
@@ -22,6 +26,9 @@ def warm_started(config: Config, program: Program, *, key: Key[Array, ""]) -> tu
 
     Returns:
         The parameters, and how many training problems were used up.
+
+    Raises:
+        TrainingStopped: too many updates in a row had a loss or gradient that is not finite.
     """
     settings = config.warm_start
     params = program.initial(key=key)
@@ -38,10 +45,11 @@ def warm_started(config: Config, program: Program, *, key: Key[Array, ""]) -> tu
             consumed += settings.batch
             if number % settings.check_every and number != settings.steps:
                 continue
+            _stop_if_broken(config, state, number)
             solved = _solved(config, program, state.params, consumed)
             show.update(number, {"loss": float(metrics["loss"]), "accuracy": solved})
             consumed += config.evaluation.examples
-            if solved >= settings.target:
+            if solved >= settings.target or number == settings.steps:
                 _say_so(show, number, settings, solved)
                 break
     return state.params, consumed
@@ -66,5 +74,16 @@ def _solved(config: Config, program: Program, params: Params, start: int) -> flo
     ).accuracy
 
 
+def _stop_if_broken(config: Config, state: WarmStartState, number: int) -> None:
+    rejected = int(state.rejected)
+    if rejected >= config.update.max_rejected:
+        raise TrainingStopped(
+            f"warm start, update {number}: the loss or its gradient was not finite for {rejected} updates in a row. "
+            f"warm_start.learning_rate is {config.warm_start.learning_rate:g}; divide it by 10 and start again in "
+            "another folder"
+        )
+
+
 def _say_so(show: Progress, number: int, settings: WarmStartConfig, solved: float) -> None:
-    show.note(f"warm start: {solved:.3f} of fresh training problems solved after {number} updates; stopping")
+    reached = "stopping" if solved >= settings.target else f"short of the target of {settings.target:g}"
+    show.note(f"warm start: {solved:.3f} of fresh training problems solved after {number} updates; {reached}")

@@ -66,16 +66,19 @@ def config_hash(config: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def run_folder(path: str | Path, config: Mapping[str, Any], *, resume: bool = False) -> Iterator[RunFolder]:
+def run_folder(
+    path: str | Path, config: Mapping[str, Any], *, resume: bool = False, may_differ: Sequence[str] = ()
+) -> Iterator[RunFolder]:
     """Opens a run's folder for writing, alone, until the ``with`` block is left.
 
     The lock is the operating system's (flock on ``lock``), so it goes with the process, even one that is killed.
 
     Args:
         path: the folder; a new run creates it.
-        config: everything that decides what the run computes, and nothing else (a total number of steps that may be
-            extended does not belong here, nor does the folder).
+        config: everything that decides what the run computes.
         resume: continue the run that is there, instead of starting one.
+        may_differ: fields at the top of the configuration that a resumed run may change, such as a total number of
+            steps. config.json stays as it is; to rewrite it is the caller's business.
 
     Yields:
         The places of the run's files; config.json has been written, or found to say the same.
@@ -93,7 +96,7 @@ def run_folder(path: str | Path, config: Mapping[str, Any], *, resume: bool = Fa
     folder = _places(root, config_hash(config))
     with _alone_in(root):
         if folder.config.exists():
-            _check_config(root, _plain(config), resume)
+            _check_config(root, _plain(config), resume, may_differ)
         else:
             write_json(folder.config, config)
         yield folder
@@ -133,16 +136,27 @@ def _alone_in(root: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _check_config(root: Path, config: dict[str, Any], resume: bool) -> None:
+def _check_config(root: Path, config: dict[str, Any], resume: bool, may_differ: Sequence[str]) -> None:
     """Raises unless the run in the folder has this configuration and may be continued."""
-    found = json.loads((root / "config.json").read_text(encoding="utf-8"))
-    if found != config:
+    found, wanted = (_without(may_differ, each) for each in (_read(root / "config.json"), config))
+    if found != wanted:
         raise ValueError(
-            f"{root} belongs to another configuration: {'; '.join(_differences(found, config))}. "
+            f"{root} belongs to another configuration: {'; '.join(_differences(found, wanted))}. "
             f"Use the options it was made with, or choose another folder"
         )
     if not resume:
         raise FileExistsError(f"{root} already holds a run of this configuration: resume it, or choose another folder")
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON ({error}): restore it, or choose another folder") from None
+
+
+def _without(names: Sequence[str], config: Any) -> Any:
+    return {name: value for name, value in config.items() if name not in names} if isinstance(config, dict) else config
 
 
 def _plain(value: Any) -> Any:

@@ -49,6 +49,31 @@ def test_a_folder_of_another_config_is_refused_and_the_fields_are_named(tmp_path
     assert json.loads((tmp_path / "config.json").read_text())["optimizer"]["rate"] == 0.1
 
 
+def test_fields_that_may_differ_do_not_keep_a_run_from_being_resumed(tmp_path):
+    with run_folder(tmp_path, CONFIG):
+        pass
+    longer = {**CONFIG, "seed": 1}
+    with run_folder(tmp_path, longer, resume=True, may_differ=("seed",)) as folder:
+        assert json.loads(folder.config.read_text())["seed"] == 0
+    with pytest.raises(FileExistsError), run_folder(tmp_path, longer, may_differ=("seed",)):
+        pass
+    other = {"seed": 1, "optimizer": {"rate": 0.2, "betas": (0.9, 0.999)}}
+    with (
+        pytest.raises(ValueError, match=r"configuration: optimizer\.rate: 0\.1 there, 0\.2 here\."),
+        run_folder(tmp_path, other, resume=True, may_differ=("seed",)),
+    ):
+        pass
+
+
+def test_a_config_that_is_not_json_is_named(tmp_path):
+    (tmp_path / "config.json").write_text("{")
+    with (
+        pytest.raises(ValueError, match=r"config\.json is not JSON .* choose another folder"),
+        run_folder(tmp_path, CONFIG, resume=True),
+    ):
+        pass
+
+
 def test_a_folder_in_use_is_refused_and_its_owner_named(tmp_path):
     with (
         run_folder(tmp_path, CONFIG),
