@@ -3,7 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -28,7 +28,8 @@ class Train:
 
     Attributes:
         out: the run's folder. None: the first free one of runs/1, runs/2, ...
-        resume: continue the run in the folder from its last checkpoint.
+        resume: continue the run in the folder from its last checkpoint, with its own options; steps, checkpoint_every,
+            keep_checkpoints and mesh may be given anew.
         preset: where the options start from: default, language-model, smoke or throughput.
         config_file: start from a saved config.json instead of a preset.
         config: every option of the run.
@@ -50,12 +51,14 @@ class Evaluate:
         split: which problems: validation, or an out-of-domain split. None: all of them.
         examples: most problems of each split.
         step: which checkpoint. None: the newest.
+        mesh: devices, as in train. None: the run's.
     """
 
     run: tyro.conf.Positional[Path]
     split: str | None = None
     examples: int = 512
     step: int | None = None
+    mesh: str | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ class Sample:
         greedy: the most likely completion only, instead of random ones.
         seed: of the random completions.
         step: which checkpoint. None: the newest.
+        mesh: devices, as in train. None: the run's.
     """
 
     run: tyro.conf.Positional[Path]
@@ -75,6 +79,7 @@ class Sample:
     greedy: bool = False
     seed: int = 0
     step: int | None = None
+    mesh: str | None = None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -90,6 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         command = _parse(words)
         if isinstance(command, Train):
+            if command.resume and command.out is None:
+                raise ValueError("--resume: which run? Name its folder with --out")
             train(command.config, command.out or _free_folder(), resume=command.resume)
         elif isinstance(command, Evaluate):
             _evaluate(command)
@@ -118,15 +125,19 @@ def _parse(words: list[str]) -> Train | Evaluate | Sample:
 
 
 def _starting_point(words: list[str]) -> Config:
-    """Returns the configuration that the other options change: a preset's, or a saved one."""
-    reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    """Returns the configuration that the other options change: a preset's, a saved one, or that of the resumed run."""
+    reader = argparse.ArgumentParser(prog="grpo-jax train", add_help=False, allow_abbrev=False)
     reader.add_argument("--preset")
     reader.add_argument("--config")
+    reader.add_argument("--out")
+    reader.add_argument("--resume", action="store_true")
     named, _ = reader.parse_known_args(words)
     if named.preset is not None and named.config is not None:
         raise ValueError(f"--preset {named.preset} and --config {named.config}: give one of them")
     if named.config is not None:
         return load(named.config)
+    if named.preset is None and named.resume and named.out and Path(named.out, "config.json").is_file():
+        return load(Path(named.out, "config.json"))
     return preset("default" if named.preset is None else named.preset)
 
 
@@ -137,24 +148,26 @@ def _free_folder() -> Path:
     return Path("runs", str(number))
 
 
-def _restored(run: Path, step: int | None) -> tuple[Program, TrainState]:
-    program = compile_program(load(run / "config.json"))
-    return program, checkpoints.restore(run / "checkpoints", program.shapes, step)
+def _restored(command: Evaluate | Sample) -> tuple[Program, TrainState]:
+    config = load(command.run / "config.json")
+    program = compile_program(config if command.mesh is None else replace(config, mesh=command.mesh))
+    return program, checkpoints.restore(command.run / "checkpoints", program.shapes, command.step)
 
 
 def _evaluate(command: Evaluate) -> None:
-    program, state = _restored(command.run, command.step)
+    step = checkpoints.latest(command.run / "checkpoints") if command.step is None else command.step
+    program, state = _restored(command)
     task = program.parts.task
     splits = [split for split in task.splits if split != "train"] if command.split is None else [command.split]
     for split in splits:
         found = evaluate(task, program.answer, state.params, split, command.examples, program.evaluation_rows)
-        print(f"{split}: accuracy {found.accuracy:.4f} on {found.examples} problems at step {int(state.step)}")
+        print(f"{split}: accuracy {found.accuracy:.4f} on {found.examples} problems at step {step}")
 
 
 def _sample(command: Sample) -> None:
-    program, state = _restored(command.run, command.step)
     if not command.prompts:
         raise ValueError('no prompts: name at least one, such as "37+58="')
+    program, state = _restored(command)
     tokenizer, width = program.parts.task.tokenizer, program.parts.task.max_prompt_tokens
     multiple = program.mesh.shape["data"] * program.mesh.shape["fsdp"]
     rows = -(-len(command.prompts) // multiple) * multiple
