@@ -65,7 +65,7 @@ def k3(log_ratio: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
 
 
 def absolute(log_ratio: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """The absolute log-ratio: |u|. Biased; its gradient in the loss has the sign of u and no size, and is 0 at u = 0."""
+    """The absolute log-ratio: |u|. Biased; its gradient in the loss has the sign of u, no size, and is 0 at u = 0."""
     # The derivative of jnp.abs at 0 is 1, so that a policy equal to its reference would be moved.
     return log_ratio * jnp.sign(log_ratio)
 
