@@ -101,7 +101,7 @@ class _Decoder(NamedTuple):
         self,
         params: Params,
         rollout: Rollout,
-        temperature: float,
+        temperature: float | Float[Array, ""],
         *,
         entropy: bool = False,
         ref_params: Params | None = None,

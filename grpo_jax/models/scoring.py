@@ -44,7 +44,8 @@ def score_positions(
         ref_logits: the same of the reference, from the same features; None: no KL is computed.
         tokens: the tokens that were chosen ``[P, G, T]``; not read where masked.
         mask: True where a token is scored ``[P, G, T]``.
-        features: pytree of ``[P, G, T, ...]``, what the logits of each position are computed from.
+        features: pytree of ``[P, G, T, ...]``, what the logits of each position are computed from; not read where
+            masked, so that even a NaN there reaches neither value nor gradient.
         entropy: whether to compute entropies.
         positions_per_chunk: how many positions to hold logits for at once, c. Several chunks are recomputed in the
             backward pass, a single one is kept.
@@ -55,6 +56,7 @@ def score_positions(
 
     def score_chunk(chunk: tuple) -> Scores:
         features, tokens, mask = chunk
+        features = jax.tree.map(lambda x: jnp.where(jnp.expand_dims(mask, range(3, x.ndim)), x, 0), features)
         ours = logits(features)
         theirs = None if ref_logits is None else ref_logits(features)
         safe = jnp.where(mask, tokens, 0)

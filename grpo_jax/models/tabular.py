@@ -99,7 +99,7 @@ class _Table(NamedTuple):
         self,
         params: Params,
         rollout: Rollout,
-        temperature: float,
+        temperature: float | Float[Array, ""],
         *,
         entropy: bool = False,
         ref_params: Params | None = None,
