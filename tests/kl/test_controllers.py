@@ -238,6 +238,21 @@ def test_an_error_accumulated_before_the_hand_over_is_forgotten():
     assert after(controller, 2.0, 2.0, 0.5, 0.5) == pytest.approx(handed)
 
 
+def test_a_beta_handed_over_comes_with_nothing_accumulated():
+    controller = proportional_integral(0.1, 0.5, 1)
+    state = controller.update(controller.init(), jnp.float32(2.0), 1)
+    assert float(state.integral) == 1.5
+    handed = controller.start_from(state, jnp.float32(0.3))
+    assert (float(handed.beta), float(handed.integral)) == (pytest.approx(0.3), 0)
+
+
+def test_a_succession_hands_the_beta_it_is_given_to_its_first_controller():
+    inner = then(proportional(0.1, 0.5, 0.2), 2, constant(0.7))
+    assert after(then(constant(0.3), 1, inner), 0.5) == pytest.approx(0.3)
+    assert after(then(constant(0.3), 1, inner), 0.5, 1.5) == pytest.approx(0.36)
+    assert after(then(constant(0.3), 1, inner), 0.5, 1.5, 1.5) == pytest.approx(0.7)
+
+
 def test_a_schedule_may_follow_a_schedule():
     controller = then(linear_warmup(0.1, 0.0, 4), 4, tight_then_loose(0.1, 0.05, 2))
     betas = trace_of(controller)(np.zeros(8, np.float32))
