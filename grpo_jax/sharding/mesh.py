@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 from jax.sharding import AxisType, Mesh
@@ -10,7 +11,7 @@ AXES = ("data", "fsdp", "tensor")
 """The mesh's axes: groups are split over data and fsdp, parameters over fsdp and tensor."""
 
 
-def make_mesh(spec: str = "", devices: Sequence[jax.Device] | None = None) -> Mesh:
+def make_mesh(spec: str = "", devices: Sequence[Any] | None = None) -> Mesh:
     """Builds the mesh that a text describes.
 
     Every mesh has the axes data, fsdp and tensor, of size 1 where the text does not name them. They are Auto axes: the

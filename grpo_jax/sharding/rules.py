@@ -96,7 +96,7 @@ def state_shardings(mesh: Mesh, logical_axes: Any, state: TrainState) -> TrainSt
     def everywhere(tree):
         return jax.tree.map(lambda _: replicated, tree)
 
-    return TrainState(
+    return state._replace(
         params=of_params,
         opt_state=like_params(state.opt_state, state.params, of_params, replicated),
         ref_params=None if state.ref_params is None else of_params,

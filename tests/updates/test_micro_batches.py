@@ -9,7 +9,7 @@ from grpo_jax.sharding import batch_sharding, make_mesh
 from grpo_jax.statistics import Maximum, Mean, maximum_of, mean_of, moments_of
 from grpo_jax.updates import accumulate_gradient, join_groups, map_groups, pad_groups, split_groups
 from grpo_jax.updates.micro_batches import merge_stacked
-from tests.updates.builders import assert_near, rollout_and_batch
+from tests.updates.builders import assert_near, compiled, rollout_and_batch
 
 
 def test_padding_groups_have_no_token_and_no_valid_member():
@@ -43,10 +43,10 @@ def test_scalars_go_to_every_part():
 
 def test_each_part_covers_every_data_shard_and_splitting_moves_nothing():
     mesh = make_mesh("data=4,fsdp=2")
-    split = jax.jit(lambda groups: split_groups(groups, 3), in_shardings=batch_sharding(mesh))
-    compiled = split.lower(jax.ShapeDtypeStruct((24, 5), jnp.float32)).compile()
-    assert compiled.output_shardings.shard_shape((3, 8, 5)) == (3, 1, 5)
-    assert not any(word in compiled.as_text() for word in ("all-gather", "all-to-all", "collective-permute"))
+    split = compiled(lambda groups: split_groups(groups, 3), in_shardings=batch_sharding(mesh))
+    program = split.lower(jax.ShapeDtypeStruct((24, 5), jnp.float32)).compile()
+    assert program.output_shardings.shard_shape((3, 8, 5)) == (3, 1, 5)
+    assert not any(word in program.as_text() for word in ("all-gather", "all-to-all", "collective-permute"))
 
 
 @pytest.mark.parametrize("count", [1, 2, 6])
@@ -85,7 +85,9 @@ def test_parts_of_unequal_size_weigh_by_their_counts():
 
 @pytest.fixture(scope="module")
 def accumulated():
-    return {count: jax.jit(lambda p, x, count=count: accumulate_gradient(terms, p, x, count)) for count in (1, 2, 3, 6)}
+    return {
+        count: compiled(lambda p, x, count=count: accumulate_gradient(terms, p, x, count)) for count in (1, 2, 3, 6)
+    }
 
 
 @given(st.integers(0, 10_000), st.sampled_from([2, 3, 6]))
