@@ -54,9 +54,10 @@ def categorical(temperature: float = 1.0, top_k: int | None = None, top_p: float
         count = logits.size if top_k is None else min(top_k, logits.size)
         likely, tokens = jax.lax.top_k(logits, count)
         weights = jnp.exp(likely - likely[0])
-        if top_p is not None:
+        if top_p is not None and top_p < 1:
             mass_before = jnp.cumsum(weights) - weights
-            weights = jnp.where(mass_before < top_p * jnp.sum(weights), weights, 0)
+            # a set that holds top_p but for rounding holds it
+            weights = jnp.where(mass_before < top_p * (1 - 1e-6) * jnp.sum(weights), weights, 0)
         return tokens[inverse_cdf(weights, jax.random.uniform(key))]
 
     return Strategy(temperature, choose_any if top_k is None and top_p is None else choose_likely)
