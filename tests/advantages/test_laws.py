@@ -1,6 +1,4 @@
-"""What holds for every advantage: exact zeros, masked members without influence, symmetries, expected gradients."""
-
-import itertools
+"""What holds for every advantage: exact zeros, masked members without influence, symmetries."""
 
 import jax
 import jax.numpy as jnp
@@ -234,42 +232,6 @@ def test_advantages_declared_nonlinear_are_so(name):
     one, two = (np.stack([x, x**2], axis=2) if name in SEVERAL else x for x in (one, two))
     whole, mask = over_batch(advantage), np.ones((1, G), bool)
     assert np.max(np.abs(whole(one + two, mask) - whole(one, mask) - whole(two, mask))) > 0.01
-
-
-def expected_gradient(advantage, rewards, logits, size):
-    """The mean over groups of ``mean_i A_i grad log pi(y_i)``, all groups of that size enumerated."""
-    probabilities = np.exp(logits) / np.exp(logits).sum()
-    actions = np.array(list(itertools.product(range(len(logits)), repeat=size)))
-    values = np.asarray(over_batch(advantage)(rewards[actions], np.ones(actions.shape, bool)))
-    scores = np.eye(len(logits))[actions] - probabilities
-    return np.einsum("n,ng,nga->a", probabilities[actions].prod(axis=1), values, scores) / size, probabilities
-
-
-@pytest.mark.parametrize("size", [2, 3, 4])
-def test_linear_advantages_follow_the_expected_reward_by_their_declared_factor(size):
-    rewards, logits = np.float32([1, 0.2, -0.5]), np.array([0.2, -0.3, 0.5])
-    for advantage, factor in ((gja.leave_one_out(), 1), (gja.centred(), (size - 1) / size)):
-        actual, probabilities = expected_gradient(advantage, rewards, logits, size)
-        expected = factor * probabilities * (rewards - probabilities @ rewards)
-        np.testing.assert_allclose(actual, expected, atol=1e-7)
-        assert advantage.reward_target == ("E[R]" if factor == 1 else "(G-1)/G * E[R]")
-
-
-@pytest.mark.parametrize("size", [2, 3, 4])
-def test_max_rl_follows_the_log_likelihood_of_success_cut_off_after_all_members_but_one(size):
-    rewards, logits = np.float32([1, 0, 0]), np.array([0.2, -0.3, 0.5])
-    actual, probabilities = expected_gradient(gja.max_rl(), rewards, logits, size)
-    success = probabilities[0]
-    slope = sum((1 - success) ** (k - 1) for k in range(1, size))
-    np.testing.assert_allclose(actual, slope * probabilities * (rewards - success), atol=1e-6)
-
-
-def test_standardised_advantages_follow_another_utility_than_the_expected_reward():
-    rewards, logits = np.float32([1, 0.2, -0.5]), np.array([0.2, -0.3, 0.5])
-    actual, probabilities = expected_gradient(gja.standardised(), rewards, logits, 3)
-    expected = probabilities * (rewards - probabilities @ rewards)
-    cosine = actual @ expected / np.linalg.norm(actual) / np.linalg.norm(expected)
-    assert cosine < 0.999
 
 
 def test_the_derivative_of_centred_rewards_is_the_centring_matrix():
