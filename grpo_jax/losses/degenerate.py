@@ -96,7 +96,7 @@ def smooth(scale: float = 1e-3, denominator: Denominator = "all", tolerance: flo
     """
     _check_tolerance("smooth", tolerance)
     counts_dead = _counts_dead("smooth", denominator)
-    if not scale > 0:
+    if not 0 < scale < float("inf"):
         raise ValueError(f"degenerate.smooth: scale is {scale}; it must be > 0, in units of the reward")
 
     def weight(group: Group) -> Float[Array, ""]:
@@ -125,7 +125,7 @@ def entropy_shaped(alpha: float = 0.1, threshold: float = 0.5, tolerance: float 
     References: RL-ZVP (arXiv 2509.21880), eq. 5.
     """
     _check_tolerance("entropy_shaped", tolerance)
-    if not alpha > 0:
+    if not 0 < alpha < float("inf"):
         raise ValueError(f"degenerate.entropy_shaped: alpha is {alpha}; it must be > 0, advantage per nat")
 
     def shape(group: Group, entropy: Float[Array, "G T"], tokens: Bool[Array, "G T"]) -> Float[Array, "G T"]:
