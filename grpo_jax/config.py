@@ -269,6 +269,8 @@ class WarmStartConfig:
         steps: most updates; 0: none, the policy starts from its initial values.
         batch: demonstrations per update.
         learning_rate: of Adam, > 0.
+        slips: share of demonstrations that make the task's typical mistake, in [0, 1). The policy then knows the right
+            way and the wrong one, and the reward decides.
         target: stop once this share of fresh training problems is solved, in (0, 1].
         check_every: updates between two looks at that share.
     """
@@ -276,6 +278,7 @@ class WarmStartConfig:
     steps: int = 2000
     batch: int = 256
     learning_rate: float = 2e-3
+    slips: float = 0.6
     target: float = 0.4
     check_every: int = 50
 
@@ -343,11 +346,11 @@ def to_dict(config: Config) -> dict[str, Any]:
     return json.loads(json.dumps(dataclasses.asdict(config)))
 
 
-def from_dict(values: dict[str, Any]) -> Config:
+def from_dict(values: Any) -> Config:
     """Returns the configuration that nested plain values describe; fields that are missing take their defaults.
 
     Raises:
-        ValueError: an unknown field, or a value of another type than the field's.
+        ValueError: not a dict, an unknown field, or a value of another type than the field's.
     """
     return _section(Config, values, "config")
 
@@ -389,7 +392,7 @@ def _value(hint: Any, value: Any, place: str) -> Any:
         if typing.get_origin(option) is Literal and value in typing.get_args(option):
             return value
         if option is float and isinstance(value, int | float) and not isinstance(value, bool):
-            return _finite(value, place)
+            return _finite(float(value), place)
         if option is type(value) or (option is type(None) and value is None):
             return value
     raise ValueError(f"{place}: {value!r} does not fit; expected {_expected(hint)}")
@@ -398,7 +401,7 @@ def _value(hint: Any, value: Any, place: str) -> Any:
 def _finite(value: float, place: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{place}: {value} is not finite, which JSON cannot hold; give a number, 1e9 for no limit")
-    return float(value)
+    return value
 
 
 def _expected(hint: Any) -> str:

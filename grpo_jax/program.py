@@ -28,7 +28,7 @@ class Program(NamedTuple):
         rows: groups of the compiled update, P rounded up to what mesh and micro-batches need.
         evaluation_rows: prompts per call of ``answer``.
         initial: ``(*, key) -> params``.
-        state: ``(params, *, key) -> TrainState``; donates the parameters.
+        state: ``(params, *, key) -> TrainState``.
         update: ``(state, rollout, batch) -> (state, metrics)``; donates the state.
         generate: ``(params, prompts, *, key) -> Rollout``, G random completions per prompt.
         answer: the same, one greedy completion per prompt.
@@ -87,7 +87,7 @@ def compile_program(config: Config, objective: Objective | None = None) -> Progr
     random = sampler(parts.policy, parts.strategy, config.rollout.group_size, parts.max_tokens, ends, pad)
     best = sampler(parts.policy, greedy(), 1, parts.max_tokens, ends, pad)
     placed = partial(jax.jit, in_shardings=(states, groups, groups))
-    invariants = placed(_check_invariants(score, parts))
+    invariants = placed(_check_invariants(score, parts, config.update.micro_batches))
     return Program(
         parts=parts,
         mesh=mesh,
@@ -109,6 +109,7 @@ def compile_program(config: Config, objective: Objective | None = None) -> Progr
 def _check(config: Config) -> None:
     least = {
         "rollout.prompts": (config.rollout.prompts, 1),
+        "rollout.max_tokens": (1 if config.rollout.max_tokens is None else config.rollout.max_tokens, 1),
         "rollout.resample_rounds": (config.rollout.resample_rounds, 0),
         "warm_start.steps": (config.warm_start.steps, 0),
         "warm_start.batch": (config.warm_start.batch, 1),
@@ -132,6 +133,8 @@ def _check(config: Config) -> None:
         )
     if not 0 < config.warm_start.learning_rate < float("inf"):
         raise ValueError(f"warm_start.learning_rate is {config.warm_start.learning_rate}; give a positive number")
+    if not 0 <= config.warm_start.slips < 1:
+        raise ValueError(f"warm_start.slips is {config.warm_start.slips}; give a share of demonstrations in [0, 1)")
     if not 0 < config.warm_start.target <= 1:
         raise ValueError(f"warm_start.target is {config.warm_start.target}; give an accuracy in (0, 1]")
 
@@ -177,10 +180,11 @@ def _sampler(generate: Callable, params: Any, groups: NamedSharding) -> Callable
     return placed
 
 
-def _filled(score: Score, parts: Parts, state: TrainState, rollout: Rollout, batch: Batch) -> Batch:
+def _filled(score: Score, parts: Parts, micro_batches: int, state: TrainState, rollout: Rollout, batch: Batch) -> Batch:
     if not parts.objective.needs_reference or parts.objective.needs_full_kl:
         return batch
-    return batch._replace(ref_log_probs=reference_scores(score, parts.reference)(state.ref_params, rollout, batch))
+    scored = reference_scores(score, parts.reference, micro_batches=micro_batches)
+    return batch._replace(ref_log_probs=scored(state.ref_params, rollout, batch))
 
 
 def _share(score: Score, parts: Parts, micro_batches: int) -> Callable:
@@ -188,18 +192,18 @@ def _share(score: Score, parts: Parts, micro_batches: int) -> Callable:
 
     def share(state: TrainState, rollout: Rollout, batch: Batch):
         beta = parts.controller.beta(state.controller)
-        filled = _filled(score, parts, state, rollout, batch.check())
+        filled = _filled(score, parts, micro_batches, state, rollout, batch.check())
         return measure(state.params, rollout, filled, beta, state.ref_params)
 
     return share
 
 
-def _check_invariants(score: Score, parts: Parts) -> Callable:
+def _check_invariants(score: Score, parts: Parts, micro_batches: int) -> Callable:
     def check(state: TrainState, rollout: Rollout, batch: Batch) -> jax.Array:
         objective = parts.objective
         reference = state.ref_params if objective.needs_full_kl else None
         scores = score(state.params, rollout, entropy=objective.needs_entropy, ref_params=reference)
-        filled = _filled(score, parts, state, rollout, batch.check())
+        filled = _filled(score, parts, micro_batches, state, rollout, batch.check())
         assert_degenerate_gradients_are_zero(objective, scores, filled, parts.controller.beta(state.controller))
         return jnp.zeros(())
 

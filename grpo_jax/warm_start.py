@@ -1,13 +1,14 @@
 """The warm start of a run: supervised learning until the policy solves a share of the problems."""
 
 import jax
+import numpy as np
 from jaxtyping import Array, Key
 
 from grpo_jax.config import Config, WarmStartConfig
 from grpo_jax.evaluation import evaluate
 from grpo_jax.metrics import Progress, progress
 from grpo_jax.program import Program
-from grpo_jax.tasks import encode_prompts, rollout_from_texts
+from grpo_jax.tasks import Example, Task, encode_prompts, rollout_from_texts
 from grpo_jax.types import Params, Rollout
 from grpo_jax.updates import WarmStartState, adam, warm_start
 
@@ -40,7 +41,7 @@ def warm_started(config: Config, program: Program, *, key: Key[Array, ""]) -> tu
     consumed = 0
     with progress("warm start", settings.steps) as show:
         for number in range(1, settings.steps + 1):
-            rollout = program.place(_demonstrations(program, consumed, settings.batch))
+            rollout = program.place(_demonstrations(config, program, consumed))
             state, metrics = step(state, rollout)
             consumed += settings.batch
             if number % settings.check_every and number != settings.steps:
@@ -55,14 +56,23 @@ def warm_started(config: Config, program: Program, *, key: Key[Array, ""]) -> tu
     return state.params, consumed
 
 
-def _demonstrations(program: Program, start: int, count: int) -> Rollout:
-    task = program.parts.task
+def _demonstrations(config: Config, program: Program, start: int) -> Rollout:
+    task, count = program.parts.task, config.warm_start.batch
+    chance = np.random.default_rng((config.seed, start)).random(count)
     examples = task.examples("train", start, count)
     multiple = program.mesh.shape["data"] * program.mesh.shape["fsdp"]
     rows = -(-count // multiple) * multiple
     prompts = encode_prompts(task.tokenizer, [example.prompt for example in examples], task.max_prompt_tokens, rows)
-    texts = [task.demonstration(example) for example in examples] + [""] * (rows - count)
+    slips = (chance < config.warm_start.slips).tolist()
+    texts = [_written(task, example, slips=slip) for example, slip in zip(examples, slips, strict=True)]
+    texts += [""] * (rows - count)
     return rollout_from_texts(task.tokenizer, prompts, texts, task.max_completion_tokens)
+
+
+def _written(task: Task, example: Example, *, slips: bool) -> str:
+    if slips and task.slip is not None:
+        return task.slip(example)
+    return task.demonstration(example)
 
 
 def _solved(config: Config, program: Program, params: Params, start: int) -> float:

@@ -1,6 +1,7 @@
 """Arithmetic in characters: "37+58=" is answered by "95"."""
 
 import operator
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -54,6 +55,17 @@ def exact_answer(
 def demonstration(example: Example) -> str:
     """Returns the right completion of an arithmetic problem."""
     return example.columns["answer"]
+
+
+def forgotten_carry(example: Example) -> str:
+    """Returns the answer of somebody who forgets what the units carry into, or borrow from, the tens."""
+    first, sign, second = re.fullmatch(r"(\d+)([-+*])(\d+)=", example.prompt).groups()  # pyright: ignore
+    a, b, answer = int(first), int(second), int(example.columns["answer"])
+    low, high = sorted((a, b))
+    if sign == "-":
+        borrowed = 10 if high % 10 < low % 10 else 0
+        return str(answer + (borrowed if a > b else -borrowed))
+    return str(answer - _OPERATIONS[sign](a % 10, b % 10) // 10 * 10)
 
 
 def arithmetic(operators: str = "+-", digits: tuple[int, int] = (1, 2), held_out: float = 0.1, seed: int = 0) -> Task:
@@ -116,6 +128,7 @@ def arithmetic(operators: str = "+-", digits: tuple[int, int] = (1, 2), held_out
         splits=splits,
         demonstration=demonstration,
         max_prompt_tokens=max(3 * longest + 3, 2 * longest + 6),
+        slip=forgotten_carry,
         max_completion_tokens=1 + (max(2 * longest + 2, 3 * longest) if "*" in operators else longest + 2),
     )
 

@@ -62,6 +62,9 @@ class Task(NamedTuple):
         demonstration: the right completion of an example, for a supervised warm start.
         max_prompt_tokens: no prompt of any split is longer.
         max_completion_tokens: budget that holds the longest right completion of any split and its end token.
+        slip: the completion of somebody who makes the task's typical mistake, right where there is no occasion for it;
+            a warm start on a share of these leaves a policy that knows both, for the reward to decide. None: there is
+            no typical mistake.
     """
 
     name: str
@@ -72,6 +75,7 @@ class Task(NamedTuple):
     demonstration: Callable[[Example], str]
     max_prompt_tokens: int
     max_completion_tokens: int
+    slip: Callable[[Example], str] | None = None
 
 
 def columns_of(examples: Sequence[Example]) -> dict[str, list[Any]]:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_jax.tasks import Task, arithmetic, exact_answer
+from grpo_jax.tasks import Example, Task, arithmetic, exact_answer
 
 SPLITS = ("train", "validation", "longer", "operators", "format")
 TASK = arithmetic()
@@ -197,3 +197,28 @@ def test_a_task_that_cannot_be_is_refused_at_once(arguments, message):
 def test_examples_that_do_not_exist_are_refused(request_, message):
     with pytest.raises(ValueError, match=message):
         TASK.examples(*request_)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "slip"),
+    [
+        ("62+66=", "128", "128"),
+        ("37+58=", "95", "85"),
+        ("9+3=", "12", "2"),
+        ("82-35=", "47", "57"),
+        ("56-74=", "-18", "-28"),
+        ("48-24=", "24", "24"),
+        ("5-5=", "0", "0"),
+        ("13*24=", "312", "302"),
+    ],
+)
+def test_whoever_forgets_the_carry_errs_by_tens_and_only_where_something_is_carried(prompt, answer, slip):
+    assert TASK.slip(Example(prompt, {"answer": answer})) == slip
+
+
+def test_a_slip_fits_the_budget_and_is_wrong_for_a_share_of_the_problems():
+    examples = TASK.examples("train", 0, 2000)
+    slips = [TASK.slip(example) for example in examples]
+    assert all(len(TASK.tokenizer.encode(slip)) < TASK.max_completion_tokens for slip in slips)
+    right = [slip == example.columns["answer"] for slip, example in zip(slips, examples, strict=True)]
+    assert 0.5 < sum(right) / len(right) < 0.65
