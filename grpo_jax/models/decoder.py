@@ -26,8 +26,7 @@ def decoder(config: DecoderConfig) -> Policy:
         config: shape and numerics.
 
     Returns:
-        The policy. Its params are a nested dict of float32 arrays, block parameters stacked with a leading layer axis
-        whether or not layers are scanned.
+        The policy. Its params are a nested dict of float32 arrays.
     """
     abstract = nnx.eval_shape(lambda: Network(config, rngs=nnx.Rngs(0)))
     graphdef, description = nnx.split(abstract)

@@ -28,8 +28,9 @@ class DecoderConfig:
         rope_theta: base of the rotary frequencies.
         norm_epsilon: added to the mean square in RMSNorm.
         tied_head: whether the head is the transposed embedding.
-        scan_layers: compile one block and loop over layers (large models) instead of unrolling them (faster when
-            small). Parameters, and results up to rounding, are the same.
+        scan_layers: keep the blocks' parameters stacked with a leading layer axis, compile one block and loop over it
+            (large models), instead of one set of parameters and code per layer (faster when small).
+        remat_layers: recompute each layer in the backward pass instead of keeping what it computed (large models).
         dtype: "float32" or "bfloat16", what blocks compute in. Parameters, softmax, norms and log-probs are float32.
         logits_per_chunk: scoring runs the head over as many positions at a time as keep ``[P G c V]`` at or under this
             many logits (at least one position), recomputing them in the backward pass where there are several chunks.
@@ -46,6 +47,7 @@ class DecoderConfig:
     norm_epsilon: float = 1e-6
     tied_head: bool = True
     scan_layers: bool = False
+    remat_layers: bool = False
     dtype: str = "float32"
     logits_per_chunk: int = 2**23
 
@@ -94,7 +96,7 @@ def rms_norm(x: Float[Array, "N width"], scale: Float[Array, " width"], epsilon:
 
 
 class Block(nnx.Module):
-    """Pre-norm attention and SwiGLU; all layers at once as stacked parameters, or one layer after splitting.
+    """Pre-norm attention and SwiGLU; one layer, or all of them stacked where layers are scanned.
 
     Sees a list of tokens and leaves to ``attention`` which sequences they belong to, so that every projection is one
     plain matrix product for prompts, completions and single decode steps alike.
@@ -104,21 +106,22 @@ class Block(nnx.Module):
         self.config = config
         width, heads, kv_heads, head_dim = config.width, config.heads, config.kv_heads, config.head_dim
         fan_in, residual = width**-0.5, (2 * config.layers) ** -0.5
+        stack = [(config.layers, "layers")] if config.scan_layers else []
 
-        def stacked(*shape_and_axes: tuple[int, str], std: float | None = None) -> nnx.Param:
-            shape, axes = zip((config.layers, "layers"), *shape_and_axes, strict=True)
+        def weight(*shape_and_axes: tuple[int, str], std: float | None = None) -> nnx.Param:
+            shape, axes = zip(*stack, *shape_and_axes, strict=True)
             return parameter(rngs, shape, axes, std)
 
         embed, mlp, head = (width, "embed"), (config.hidden, "mlp"), (head_dim, "head_dim")
-        self.attention_norm = stacked(embed)
-        self.query = stacked(embed, (heads, "heads"), head, std=fan_in)
-        self.key = stacked(embed, (kv_heads, "kv_heads"), head, std=fan_in)
-        self.value = stacked(embed, (kv_heads, "kv_heads"), head, std=fan_in)
-        self.output = stacked((heads, "heads"), head, embed, std=residual * (heads * head_dim) ** -0.5)
-        self.mlp_norm = stacked(embed)
-        self.gate = stacked(embed, mlp, std=fan_in)
-        self.up = stacked(embed, mlp, std=fan_in)
-        self.down = stacked(mlp, embed, std=residual * config.hidden**-0.5)
+        self.attention_norm = weight(embed)
+        self.query = weight(embed, (heads, "heads"), head, std=fan_in)
+        self.key = weight(embed, (kv_heads, "kv_heads"), head, std=fan_in)
+        self.value = weight(embed, (kv_heads, "kv_heads"), head, std=fan_in)
+        self.output = weight((heads, "heads"), head, embed, std=residual * (heads * head_dim) ** -0.5)
+        self.mlp_norm = weight(embed)
+        self.gate = weight(embed, mlp, std=fan_in)
+        self.up = weight(embed, mlp, std=fan_in)
+        self.down = weight(mlp, embed, std=residual * config.hidden**-0.5)
 
     def __call__(
         self, x: Float[Array, "N width"], angles: Rotation, attention: Callable
@@ -150,13 +153,14 @@ class Block(nnx.Module):
 
 
 class Network(nnx.Module):
-    """Embedding, stacked blocks, final norm and head."""
+    """Embedding, blocks, final norm and head."""
 
     def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
         self.config = config
         shape, std = (config.vocabulary_size, config.width), config.width**-0.5
         self.embedding = parameter(rngs, shape, ("vocabulary", "embed"), std)
-        self.blocks = Block(config, rngs=rngs)
+        one = partial(Block, config, rngs=rngs)
+        self.blocks: Any = one() if config.scan_layers else nnx.Dict({name: one() for name in self._layer_names()})
         self.final_norm = parameter(rngs, (config.width,), ("embed",))
         if not config.tied_head:
             self.head = parameter(rngs, shape[::-1], ("embed", "vocabulary"), std)
@@ -178,28 +182,34 @@ class Network(nnx.Module):
         """
         x = jnp.take(self.embedding[...], tokens, axis=0, mode="clip").astype(self.config.dtype)
         angles = rotation(positions, self.config.head_dim, self.config.rope_theta)
+        through = self._scanned if self.config.scan_layers else self._unrolled
+        x, kept = through(x, lambda block, x, memory: block(x, angles, partial(attention, memory)), memories)
+        return rms_norm(x, self.final_norm[...], self.config.norm_epsilon), kept
+
+    def _scanned(self, x: Float[Array, "N width"], run: Callable, memories: Any) -> tuple:
         graphdef, weights = nnx.split(self.blocks)
 
         def layer(x: Array, inputs: tuple) -> tuple:
             weights, memory = inputs
-            return nnx.merge(graphdef, weights)(x, angles, partial(attention, memory))
+            return run(nnx.merge(graphdef, weights), x, memory)
 
-        if self.config.scan_layers:
-            x, kept = jax.lax.scan(layer, x, (weights, memories))
-        else:
-            x, kept = self._unrolled(layer, x, weights, memories)
-        return rms_norm(x, self.final_norm[...], self.config.norm_epsilon), kept
+        return jax.lax.scan(self._recomputed(layer), x, (weights, memories))
 
-    def _unrolled(self, layer: Callable, x: Float[Array, "N width"], weights: Any, memories: Any) -> tuple:
-        count, kept = self.config.layers, []
-        leaves, structure = jax.tree.flatten(weights)
-        # split, not indexing: its transpose writes a stacked gradient once instead of adding a padded copy per layer
-        per_layer = zip(*(jax.lax.split(leaf, [1] * count) for leaf in leaves), strict=True)
-        for index, slices in enumerate(per_layer):
-            own_weights = structure.unflatten([leaf[0] for leaf in slices])
-            x, memory = layer(x, (own_weights, None if memories is None else memories[index]))
+    def _unrolled(self, x: Float[Array, "N width"], run: Callable, memories: Any) -> tuple:
+        kept = []
+        for index, name in enumerate(self._layer_names()):
+            graphdef, weights = nnx.split(self.blocks[name])
+            layer = lambda weights, x, memory, graphdef=graphdef: run(nnx.merge(graphdef, weights), x, memory)  # noqa: E731
+            x, memory = self._recomputed(layer)(weights, x, None if memories is None else memories[index])
             kept.append(memory)
         return x, tuple(kept)
+
+    def _recomputed(self, layer: Callable) -> Callable:
+        # under scan, the loop itself keeps XLA from merging the recomputation with the first computation
+        return jax.checkpoint(layer, prevent_cse=not self.config.scan_layers) if self.config.remat_layers else layer
+
+    def _layer_names(self) -> list[str]:
+        return [f"layer_{index}" for index in range(self.config.layers)]
 
     def logits(self, hidden: Float[Array, "*N width"]) -> Float[Array, "*N V"]:
         """Returns next-token logits of normalised hidden states, float32."""

@@ -118,17 +118,26 @@ def test_what_stands_at_masked_positions_is_never_read(junk):
     jax.tree.map(np.testing.assert_array_equal, left, right)
 
 
-def test_scanned_layers_equal_unrolled_ones_in_value_and_gradient():
-    rollout = rollout_of()
-    init = jax.jit(lambda key: decoder(DEEP).init(key=key))
+def stacked(params):
+    """Parameters of unrolled layers as scanned layers keep them."""
+    layers = [params["blocks"][f"layer_{index}"] for index in range(DEEP.layers)]
+    return {**params, "blocks": jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)}
 
-    def value_and_gradient(scan_layers):
-        policy = decoder(dataclasses.replace(DEEP, scan_layers=scan_layers))
+
+def test_scanned_layers_equal_unrolled_ones_in_value_and_gradient_when_recomputed():
+    rollout, params = rollout_of(), jax.jit(lambda key: decoder(DEEP).init(key=key))(jax.random.key(0))
+
+    def value_and_gradient(config, params):
+        policy = decoder(config)
         total = lambda params: jnp.sum(policy.score(params, rollout, 1.0).log_probs)  # noqa: E731
-        return jax.jit(jax.value_and_grad(total))(init(jax.random.key(0)))
+        return jax.jit(jax.value_and_grad(total))(params)
 
+    scanned, unrolled = (
+        value_and_gradient(dataclasses.replace(DEEP, remat_layers=True, scan_layers=scan_layers), start)
+        for scan_layers, start in ((True, stacked(params)), (False, params))
+    )
     compare = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
-    jax.tree.map(compare, value_and_gradient(True), value_and_gradient(False))
+    jax.tree.map(compare, scanned, (unrolled[0], stacked(unrolled[1])))
 
 
 def test_chunks_of_positions_change_nothing_and_avoid_the_whole_logits():
@@ -163,16 +172,18 @@ def test_a_group_shares_its_prompts_keys_instead_of_repeating_them():
 @pytest.mark.parametrize("scan_layers", [False, True])
 def test_decoding_step_by_step_gives_the_scores(scan_layers):
     rollout = rollout_of()
-    policy = decoder(dataclasses.replace(CONFIG, scan_layers=scan_layers))
-    prefix, decode = jax.jit(policy.prefill)(PARAMS, rollout.prompts), jax.jit(policy.decode)
+    policy = decoder(dataclasses.replace(DEEP, scan_layers=scan_layers))
+    params = jax.jit(lambda key: policy.init(key=key))(jax.random.key(0))
+    prefix, decode = jax.jit(policy.prefill)(params, rollout.prompts), jax.jit(policy.decode)
     np.testing.assert_array_equal(prefix.lengths, LENGTHS)
     logits, cache = jnp.broadcast_to(prefix.logits[:, None], (P, G, V)), policy.empty_cache(P, G, T)
     log_probs = []
     for t in range(T):
         log_probs.append(np.take_along_axis(jax.nn.log_softmax(logits), rollout.tokens[..., t, None], -1)[..., 0])
-        logits, cache = decode(PARAMS, prefix, cache, rollout.tokens[..., t], jnp.int32(t))
+        logits, cache = decode(params, prefix, cache, rollout.tokens[..., t], jnp.int32(t))
     decoded = np.where(rollout.mask, np.stack(log_probs, -1), 0)
-    np.testing.assert_allclose(decoded, SCORE(PARAMS, rollout, 1.0, REF_PARAMS).log_probs, atol=1e-5)
+    scores = jax.jit(policy.score)(params, rollout, 1.0)
+    np.testing.assert_allclose(decoded, scores.log_probs, atol=1e-5)
 
 
 def test_a_token_changes_only_what_follows_it_in_its_own_completion():
@@ -199,6 +210,18 @@ def test_a_reference_with_the_same_parameters_is_at_kl_zero():
     np.testing.assert_array_equal(scores.full_kl, 0)
     repeated = SCORE(PARAMS, rollout_of(), 1.0, PARAMS)
     np.testing.assert_array_equal(scores.log_probs, repeated.log_probs)
+
+
+def test_recomputed_layers_save_less_for_the_backward_pass():
+    rollout = rollout_of()
+
+    def saved(config):
+        policy = decoder(config)
+        total = lambda params: jnp.sum(policy.score(params, rollout, 1.0).log_probs)  # noqa: E731
+        params = jax.eval_shape(lambda: policy.init(key=jax.random.key(0)))
+        return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(lambda p: jax.vjp(total, p)[1], params)))
+
+    assert saved(dataclasses.replace(DEEP, remat_layers=True)) < saved(DEEP) / 2
 
 
 def test_no_gradient_reaches_the_reference():
@@ -236,11 +259,11 @@ def test_bfloat16_blocks_stay_near_float32_and_score_in_float32():
     np.testing.assert_allclose(scores.log_probs, SCORE(PARAMS, rollout_of(), 1.0, REF_PARAMS).log_probs, atol=0.1)
 
 
-@pytest.mark.parametrize("tied_head", [True, False])
-def test_every_parameter_has_a_logical_axis_name_per_dimension(tied_head):
-    policy = decoder(dataclasses.replace(CONFIG, tied_head=tied_head))
+@pytest.mark.parametrize(("tied_head", "scan_layers"), [(True, False), (False, True)])
+def test_every_parameter_has_a_logical_axis_name_per_dimension(tied_head, scan_layers):
+    policy = decoder(dataclasses.replace(DEEP, tied_head=tied_head, scan_layers=scan_layers))
     names = {"vocabulary", "embed", "heads", "kv_heads", "head_dim", "mlp", "layers"}
-    sizes = {"vocabulary": V, "embed": 16, "heads": 4, "kv_heads": 2, "head_dim": 4, "mlp": 24, "layers": 1}
+    sizes = {"vocabulary": V, "embed": 16, "heads": 4, "kv_heads": 2, "head_dim": 4, "mlp": 24, "layers": 2}
     axes = policy.logical_axes()
 
     def check(leaf, leaf_axes):
@@ -250,10 +273,11 @@ def test_every_parameter_has_a_logical_axis_name_per_dimension(tied_head):
 
     jax.tree.map(check, jax.eval_shape(lambda: policy.init(key=jax.random.key(0))), axes)
     assert ("head" in axes) != tied_head
+    assert len(axes["blocks"]) == (9 if scan_layers else 2)
 
 
 def test_parameters_depend_on_the_key_and_match_the_count_of_the_formula():
-    assert not np.array_equal(PARAMS["blocks"]["query"], REF_PARAMS["blocks"]["query"])
+    assert not np.array_equal(PARAMS["embedding"], REF_PARAMS["embedding"])
     per_layer = 2 * 16 + 16 * (4 + 2 + 2) * 4 + 4 * 4 * 16 + 3 * 16 * 24
     assert sum(leaf.size for leaf in jax.tree.leaves(PARAMS)) == V * 16 + 16 + per_layer
 

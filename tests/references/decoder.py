@@ -54,7 +54,9 @@ def logits(params, config, tokens):
     params = as_float64(params)
     x = params["embedding"][np.asarray(tokens)]
     for layer in range(config.layers):
-        x = block({name: stacked[layer] for name, stacked in params["blocks"].items()}, config, x)
+        stacked = params["blocks"]
+        unrolled = stacked.get(f"layer_{layer}") or {name: leaf[layer] for name, leaf in stacked.items()}
+        x = block(unrolled, config, x)
     x = np.stack([rms_norm(row, params["final_norm"], config.norm_epsilon) for row in x])
     return x @ (params["embedding"].T if config.tied_head else params["head"])
 

@@ -67,7 +67,8 @@ def test_log_probs_equal_the_scores_and_padding_changes_no_token(width, left):
 
 
 def test_scanned_layers_sample_the_same_tokens():
-    scanned = decoding(config=dataclasses.replace(CONFIG, scan_layers=True))(PARAMS, prompts_of(), key=KEY)
+    stacked = {**PARAMS, "blocks": jax.tree.map(lambda leaf: leaf[None], PARAMS["blocks"]["layer_0"])}
+    scanned = decoding(config=dataclasses.replace(CONFIG, scan_layers=True))(stacked, prompts_of(), key=KEY)
     unrolled = decoding()(PARAMS, prompts_of(), key=KEY)
     np.testing.assert_array_equal(scanned.tokens, unrolled.tokens)
 
