@@ -4,7 +4,7 @@ import os
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.setdefault("MPLBACKEND", "Agg")
-# The tests compile far more than they compute: without LLVM's optimisation and the fusion emitters they take half as long.
+# Tests compile far more than they compute: without LLVM's optimisation and fusion emitters they take half as long.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
 
 import jax
