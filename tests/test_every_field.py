@@ -112,6 +112,7 @@ FLIPS = {
     "warm_start.steps": Flip(7),
     "warm_start.batch": Flip(5),
     "warm_start.learning_rate": Flip(0.5),
+    "warm_start.slips": Flip(0.1),
     "warm_start.target": Flip(0.3, {"warm_start.check_every": 4}),
     "warm_start.check_every": Flip(3),
     "evaluation.examples": Flip(4),
@@ -257,7 +258,7 @@ def examples(config, **_):
 
 
 def warm_start_calls(config, folder, monkeypatch):
-    """What the warm start asks of the supervised learner: batches, rate, when it looks and when it stops."""
+    """What the warm start asks of the supervised learner: demonstrations, rate, when it looks and when it stops."""
     calls = []
     accuracies = iter([0.35, 0.5] * 20)
 
@@ -268,7 +269,7 @@ def warm_start_calls(config, folder, monkeypatch):
         return WarmStart(lambda params: WarmStartState(params, None, zero, zero), step)
 
     def step(state, rollout):
-        calls.append(int(np.any(rollout.prompts.mask, axis=1).sum()))
+        calls.append((int(np.any(rollout.prompts.mask, axis=1).sum()), int(rollout.tokens.sum())))
         return state, {"loss": 0.0}
 
     def solved(config, program, params, start):
