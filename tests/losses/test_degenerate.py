@@ -36,11 +36,12 @@ PAIRS = [(a, t) for a in ADVANTAGES for t in TERMS if not (a == "grpo" and TERMS
 
 
 def inputs(rewards, seed=0):
-    rewards = jnp.asarray(rewards, jnp.float32)
+    rewards = np.asarray(rewards, np.float32)
     shape = (*rewards.shape[:2], 3)
-    old, ref, entropy, full = (jax.random.normal(key, shape) for key in jax.random.split(jax.random.key(seed), 4))
-    scores = Scores(old, jnp.abs(entropy), jnp.abs(full))
-    return scores, Batch(jnp.ones(shape, bool), rewards, ref_log_probs=ref)
+    # Drawn on the host, where a new shape costs no compilation.
+    log_probs, ref, entropy, full = np.random.default_rng(seed).standard_normal((4, *shape)).astype(np.float32)
+    scores = Scores(*(jnp.asarray(x) for x in (log_probs, np.abs(entropy), np.abs(full))))
+    return scores, Batch(jnp.asarray(np.ones(shape, bool)), jnp.asarray(rewards), ref_log_probs=jnp.asarray(ref))
 
 
 @functools.cache

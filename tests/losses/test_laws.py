@@ -25,17 +25,19 @@ def assert_close(found, expected):
 
 
 def spoil(values, keep, poison):
+    # On the host, where nothing is compiled for it.
     shape = keep.shape + (1,) * (values.ndim - keep.ndim)
-    return jnp.where(keep.reshape(shape), values, poison)
+    return jnp.asarray(np.where(np.reshape(keep, shape), values, np.float32(poison)))
 
 
 def poisoned(name, poison):
     """Everything that is never to be read: masked tokens, invalid members, members without tokens, dropped groups."""
     scores, batch = example(name)
-    member = batch.valid & jnp.any(batch.mask, axis=-1)
-    tokens = batch.mask & batch.valid[..., None]
+    mask, valid = np.array(batch.mask), np.array(batch.valid)
+    member = valid & np.any(mask, axis=-1)
+    tokens = mask & valid[..., None]
     if OBJECTIVES[name].parts.degenerate.name.startswith(("mask", "smooth")):
-        tokens = tokens.at[jnp.array([1, 3])].set(False)
+        tokens[[1, 3]] = False
     scores = jax.tree.map(lambda values: spoil(values, tokens, poison), scores)
     return scores, batch._replace(
         rewards=spoil(batch.rewards, member, poison),
@@ -122,7 +124,7 @@ def test_padding_in_width_and_in_groups_changes_nothing(name):
         if leaf.ndim == 3 and leaf.shape[-1] == 6:
             fill[-1] = (1, 2)
         value = False if leaf.dtype == bool else 7.5
-        return jnp.pad(leaf, fill, constant_values=value)
+        return jnp.asarray(np.pad(leaf, fill, constant_values=value))
 
     loss, gradient, _, metrics = evaluated(name)(*jax.tree.map(wider, (scores, batch)), BETA)
     slopes = jax.tree.map(lambda slope: slope[:4, :, 1:7], gradient)
@@ -137,7 +139,7 @@ def test_the_order_of_groups_and_of_members_does_not_matter(name):
         grid = np.ix_(groups, members)
 
         def order(leaf, at=grid):
-            return leaf[at]
+            return jnp.asarray(np.asarray(leaf)[at])
 
         found = evaluated(name)(*jax.tree.map(order, example(name)), BETA)
         assert_close((found[0], found[1], found[3]), (loss, jax.tree.map(order, gradient), metrics))

@@ -125,16 +125,18 @@ def test_loss_gradient_and_share_of_degenerate_groups_are_those_of_a_loop(name, 
 
 
 def batch_of(rewards, tokens=1, **fields):
-    rewards = jnp.asarray(rewards, jnp.float32)
+    rewards = np.asarray(rewards, np.float32)
     shape = (*rewards.shape[:2], tokens)
-    fields = {name: jnp.broadcast_to(jnp.asarray(value, jnp.float32), shape) for name, value in fields.items()}
-    return Batch(jnp.ones(shape, bool), rewards, **fields)
+    return Batch(jnp.asarray(np.ones(shape, bool)), jnp.asarray(rewards), **spread_over(shape, fields))
+
+
+def spread_over(shape, fields):
+    """Values broadcast to a shape, on the host, where nothing is compiled for it."""
+    return {name: jnp.asarray(np.broadcast_to(np.float32(value), shape)) for name, value in fields.items()}
 
 
 def scores_of(batch, log_probs=-1.0, **fields):
-    shape = batch.mask.shape
-    fields = {name: jnp.broadcast_to(jnp.asarray(value, jnp.float32), shape) for name, value in fields.items()}
-    return Scores(jnp.broadcast_to(jnp.asarray(log_probs, jnp.float32), shape), **fields)
+    return Scores(**spread_over(batch.mask.shape, fields | {"log_probs": log_probs}))
 
 
 PLAIN = objective(advantages.leave_one_out(), surrogates.clipped(), reductions.token_mean())
