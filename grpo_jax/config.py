@@ -193,11 +193,10 @@ class ObjectiveConfig:
 class BetaConfig:
     """The strength of the KL term: a constant, a schedule, an adaptive rule, or a schedule and then a rule.
 
-    Starting points: .01 to .05 for language models, about .1 below 1B parameters and .01 from 7B; .005 to .02 for path
-    planning; .1 to .5 offline. Change it by decades.
-
     Attributes:
-        value: beta; where a schedule ends and an adaptive rule starts. 0 with neither: no reference is used.
+        value: beta; where a schedule ends and an adaptive rule starts. 0 with neither: no reference is used. Starting
+            points: .01 to .05 for language models, about .1 below 1B parameters and .01 from 7B; .005 to .02 for path
+            planning; .1 to .5 offline. Change it by decades.
         schedule: how beta gets to its value.
         schedule_start: beta at the first update.
         schedule_steps: updates until the value is reached.
