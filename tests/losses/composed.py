@@ -121,14 +121,14 @@ def evaluated(name):
 
 @functools.cache
 def accumulated(name):
-    """A compiled ``(scores, prepared batch, beta) -> (gradient of the total, loss as a Mean, metrics)``."""
+    """A compiled ``(scores, prepared batch, beta) -> (gradients by the scores and by the batch, (Mean, metrics))``."""
 
     def accumulate(scores, batch, beta):
-        def total(scores):
-            mean, metrics = OBJECTIVES[name].accumulate(scores, batch, beta)
+        def total(scores, fields):
+            mean, metrics = OBJECTIVES[name].accumulate(scores, batch._replace(**fields), beta)
             return mean.total, (mean, metrics)
 
-        return jax.grad(total, has_aux=True)(scores)
+        return jax.grad(total, (0, 1), has_aux=True)(scores, floats(batch) | {"advantages": batch.advantages})
 
     return jax.jit(accumulate, compiler_options=QUICK)
 

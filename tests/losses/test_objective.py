@@ -303,6 +303,23 @@ def test_dropped_tokens_stay_in_the_denominator():
     assert metrics["mismatch_max"].value == 8
 
 
+def test_completions_that_the_policy_has_left_are_dropped_where_they_count_against_it_and_stay_in_the_denominator():
+    built = objective(
+        advantages.leave_one_out(),
+        surrogates.reinforce(),
+        reductions.token_mean(),
+        kl=kl.penalty(kl.k3, "loss"),
+        off_policy=mismatch.off_policy_sequences(1.0),
+    )
+    recorded = [[[0.5, 0.5], [0.5, 0.5], [-0.5, -0.5]]]
+    batch = batch_of([[3.0, 0.0, 0.0]], tokens=2, behaviour_log_probs=recorded, ref_log_probs=-1.5)
+    _, gradient, metrics = run(built, scores_of(batch), batch, 0.1)
+    pull = 0.1 * (1 - np.exp(-0.5))
+    expected = [[pull - 3] * 2, [0, 0], [pull + 1.5] * 2]
+    np.testing.assert_allclose(6 * gradient[0], expected, rtol=1e-5)
+    assert metrics["loss"].count == 6
+
+
 def test_an_entropy_bonus_rewards_entropy():
     built = objective(
         advantages.leave_one_out(), surrogates.clipped(), reductions.token_mean(), entropy_coefficient=0.1
