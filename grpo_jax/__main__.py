@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the words after the program's name; None: those it was called with.
 
     Returns:
-        The exit status: 0, 1 where the run failed, 2 where the arguments or the files do not fit.
+        The exit status: 0, 1 where the run failed, 2 where the arguments or the files do not fit, 130 on interruption.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
@@ -102,6 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _evaluate(command)
         else:
             _sample(command)
+    except KeyboardInterrupt:
+        return _failed("interrupted; --resume --out FOLDER continues from the last checkpoint", 130)
     except TrainingStopped as error:
         return _failed(error, 1)
     except (ValueError, OSError) as error:
@@ -109,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _failed(error: Exception, status: int) -> int:
+def _failed(error: Exception | str, status: int) -> int:
     print(f"grpo-jax: {error}", file=sys.stderr)
     return status
 

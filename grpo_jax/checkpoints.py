@@ -41,7 +41,7 @@ def save(folder: str | Path, state: TrainState, step: int, *, keep: int = 3) -> 
     Args:
         folder: where the run's checkpoints are; created if need be.
         state: what to save; its arrays may be sharded.
-        step: optimizer steps taken, the checkpoint's name.
+        step: updates done, the checkpoint's name.
         keep: how many checkpoints stay, at least 1.
 
     Raises:

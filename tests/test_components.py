@@ -89,7 +89,14 @@ def test_an_option_that_the_choice_reads_is_accepted(place, name, option):
     value = {"beta.floor": 1e-3, "beta.ceiling": 1.0}.get(option, FLIPS[option].value)
     if name == "tight_then_loose" and option == "beta.schedule_start":
         value = 0.1
-    build(changed(TINY, {place: name, **NEEDS.get(name, {}), option: value}))
+    apart = {"update.updates_per_rollout": 2} if place == "objective.surrogate" else {}
+    build(changed(TINY, {place: name, **NEEDS.get(name, {}), **apart, option: value}))
+
+
+@pytest.mark.parametrize("option", ["clip_low", "clip_high"])
+def test_a_bound_on_ratios_that_are_all_one_is_an_error(option):
+    with pytest.raises(ValueError, match=f"objective.{option} has no effect with update.updates_per_rollout=1"):
+        build(changed(TINY, {f"objective.{option}": 0.1}))
 
 
 @pytest.mark.parametrize(

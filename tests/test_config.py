@@ -8,8 +8,8 @@ import re
 
 import pytest
 
-from grpo_jax import config as module
 from grpo_jax.config import Config, from_dict, load, to_dict
+from grpo_jax.config import sections as module
 from grpo_jax.presets import PRESETS, preset
 from tests.test_every_field import FLIPS, changed
 

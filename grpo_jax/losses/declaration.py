@@ -48,13 +48,17 @@ def off_policy(kl: Penalty | None, surrogate: Surrogate, reduction: Reduction) -
     return _reduced(kl.loss_off_policy.plus(cost), reduction)
 
 
-def notes(advantage: Advantage, kl: Penalty | None, degenerate: Degenerate) -> tuple[str, ...]:
-    """Returns what advantage and degenerate rule do to the expected gradient, a sentence each."""
+def notes(
+    advantage: Advantage, kl: Penalty | None, degenerate: Degenerate, *, reweighted: bool = False
+) -> tuple[str, ...]:
+    """Returns what else the composition does to the expected gradient, a sentence each."""
     said = [f"reward: {advantage.name} follows {advantage.reward_target}"]
     if kl is not None and kl.sequence_cost is not None and advantage.reward_target != "E[R]":
         said.append(f"KL term: in the reward, {advantage.name} scales it as it scales E[R]: {advantage.reward_target}")
     if degenerate.price != "none":
         said.append(f"degenerate groups: {degenerate.name}: {degenerate.price}")
+    if reweighted:
+        said.append("mismatch: bounded or dropped weights bias every term wherever a bound is met")
     return tuple(said)
 
 

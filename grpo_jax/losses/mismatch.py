@@ -33,10 +33,10 @@ def truncated_token(cap: float = 2.0) -> Mismatch:
     """Builds min(pi_old / mu, cap) per token (truncated importance sampling).
 
     Args:
-        cap: largest weight, > 0.
+        cap: largest weight, >= 1.
 
     Raises:
-        ValueError: cap not positive.
+        ValueError: cap below 1.
 
     References: Yao et al., "Your efficient RL framework secretly brings you off-policy RL training" (2025).
     """
@@ -48,10 +48,10 @@ def truncated_sequence(cap: float = 2.0) -> Mismatch:
     """Builds min(prod_t pi_old / mu, cap), one weight for all tokens of a completion.
 
     Args:
-        cap: largest weight, > 0. The product over T tokens moves far more than one token's ratio.
+        cap: largest weight, >= 1. The product over T tokens moves far more than one token's ratio.
 
     Raises:
-        ValueError: cap not positive.
+        ValueError: cap below 1.
     """
     _check_cap("truncated_sequence", cap)
     return _per_sequence(lambda ratio: jnp.minimum(ratio, cap))
@@ -61,11 +61,11 @@ def masked_token(low: float = 0.5, high: float = 5.0) -> Mismatch:
     """Builds pi_old / mu per token where it lies in [low, high], else 0 (IcePop).
 
     Args:
-        low: smallest ratio kept, >= 0.
-        high: largest ratio kept, > low.
+        low: smallest ratio kept, in [0, 1].
+        high: largest ratio kept, >= 1.
 
     Raises:
-        ValueError: bounds out of order.
+        ValueError: bounds that do not hold 1.
     """
     _check_bounds("masked_token", low, high)
     return _per_token(lambda ratio: jnp.where((ratio >= low) & (ratio <= high), ratio, 0))
@@ -75,11 +75,11 @@ def masked_sequence(low: float = 0.5, high: float = 2.0) -> Mismatch:
     """Builds prod_t pi_old / mu where it lies in [low, high], else 0 for the whole completion.
 
     Args:
-        low: smallest ratio kept, >= 0.
-        high: largest ratio kept, > low.
+        low: smallest ratio kept, in [0, 1].
+        high: largest ratio kept, >= 1.
 
     Raises:
-        ValueError: bounds out of order.
+        ValueError: bounds that do not hold 1.
     """
     _check_bounds("masked_sequence", low, high)
     return _per_sequence(lambda ratio: jnp.where((ratio >= low) & (ratio <= high), ratio, 0))
@@ -145,10 +145,13 @@ def _per_sequence(bound: Callable[[Array], Array]) -> Mismatch:
 
 
 def _check_cap(name: str, cap: float) -> None:
-    if not cap > 0:
-        raise ValueError(f"mismatch.{name}: cap is {cap}; it must be > 0 (2 is common)")
+    if not cap >= 1:
+        raise ValueError(f"mismatch.{name}: cap is {cap}; it must be >= 1, the weight of a perfect match (2 is common)")
 
 
 def _check_bounds(name: str, low: float, high: float) -> None:
-    if not 0 <= low < high:
-        raise ValueError(f"mismatch.{name}: bounds are [{low}, {high}]; they must satisfy 0 <= low < high")
+    if not 0 <= low <= 1 <= high:
+        raise ValueError(
+            f"mismatch.{name}: bounds are [{low}, {high}]; they must hold 1, the ratio of a perfect match: low in "
+            "[0, 1], high >= 1"
+        )

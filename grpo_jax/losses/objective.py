@@ -153,7 +153,7 @@ def objective(
         parts,
         declaration.on_policy(kl, reduction),
         declaration.off_policy(kl, surrogate, reduction),
-        declaration.notes(advantage, kl, rule),
+        declaration.notes(advantage, kl, rule, reweighted=mismatch is not None or off_policy is not None),
     )
 
 

@@ -172,7 +172,8 @@ def _token_advantages(
 ) -> Float[Array, "P G T"]:
     per_token = jnp.where(tokens.mask, advantages[..., None], 0)
     if parts.degenerate.shape is not None:
-        per_token = per_token + jax.vmap(parts.degenerate.shape)(groups, entropy, tokens.mask)
+        shaped = jax.vmap(parts.degenerate.shape)(groups, entropy, tokens.mask)
+        per_token = jnp.where(groups.degenerate[:, None, None], shaped, per_token)
     if parts.kl is None or parts.kl.token_cost is None:
         return per_token
     return per_token - beta * jnp.where(tokens.mask, per_completion(parts.kl.token_cost)(tokens), 0)

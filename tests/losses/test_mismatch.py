@@ -120,12 +120,12 @@ def test_a_completion_of_which_nothing_is_recorded_is_kept():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: mismatch.truncated_token(0.0), "mismatch.truncated_token: cap is 0.0; it must be > 0"),
+        (lambda: mismatch.truncated_token(0.9), "mismatch.truncated_token: cap is 0.9; it must be >= 1"),
         (lambda: mismatch.truncated_sequence(-1.0), "mismatch.truncated_sequence: cap is -1.0"),
         (lambda: mismatch.truncated_token(float("nan")), "cap is nan"),
         (lambda: mismatch.masked_token(2.0, 1.0), r"mismatch.masked_token: bounds are \[2.0, 1.0\]"),
-        (lambda: mismatch.masked_token(-1.0, 1.0), "must satisfy 0 <= low < high"),
-        (lambda: mismatch.masked_sequence(1.0, 1.0), "mismatch.masked_sequence: bounds are"),
+        (lambda: mismatch.masked_token(-1.0, 1.0), "they must hold 1, the ratio of a perfect match"),
+        (lambda: mismatch.masked_sequence(1.5, 2.0), "mismatch.masked_sequence: bounds are"),
         (lambda: mismatch.masked_sequence(0.5, float("nan")), "bounds are"),
         (lambda: mismatch.off_policy_sequences(0.0), "delta is 0.0; it must be > 0 nats per token"),
         (lambda: mismatch.off_policy_sequences(float("nan")), "delta is nan"),

@@ -1,17 +1,11 @@
-"""The configuration of a run: frozen data, one class per stage, checked for what a class can know by itself.
+"""The fields of a run's configuration, one frozen class per stage.
 
 A field that is None takes the default of the part it belongs to; setting it for a part that does not read it is an
-error (`grpo_jax.components`), so no option is ever without effect. No function of the library takes a configuration.
+error (`grpo_jax.components`), so no option is ever without effect.
 """
 
-import dataclasses
-import json
-import math
-import types
-import typing
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -270,16 +264,16 @@ class WarmStartConfig:
         learning_rate: of Adam, > 0.
         slips: share of demonstrations that make the task's typical mistake, in [0, 1). The policy then knows the right
             way and the wrong one, and the reward decides.
-        target: stop once this share of fresh training problems is solved, in (0, 1].
+        target: stop early once this share of fresh training problems is solved, in (0, 1].
         check_every: updates between two looks at that share.
     """
 
-    steps: int = 2000
+    steps: int = 1000
     batch: int = 256
     learning_rate: float = 2e-3
-    slips: float = 0.6
-    target: float = 0.4
-    check_every: int = 50
+    slips: float = 0.7
+    target: float = 1.0
+    check_every: int = 200
 
 
 @dataclass(frozen=True)
@@ -288,7 +282,7 @@ class EvaluationConfig:
 
     Attributes:
         examples: most problems of each split, before and after training.
-        every: optimizer steps between two evaluations on the validation split; 0: only before and after.
+        every: updates between two evaluations on the validation split; 0: only before and after.
     """
 
     examples: int = 512
@@ -331,85 +325,10 @@ class Config:
     update: UpdateConfig = field(default_factory=UpdateConfig)
     warm_start: WarmStartConfig = field(default_factory=WarmStartConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
-    steps: int = 150
+    steps: int = 120
     seed: int = 0
     mesh: str = ""
     checkpoint_every: int = 25
     keep_checkpoints: int = 3
     gradient_share_every: int = 10
     check_invariants: bool = False
-
-
-def to_dict(config: Config) -> dict[str, Any]:
-    """Returns a configuration as nested plain values, ready for JSON."""
-    return json.loads(json.dumps(dataclasses.asdict(config)))
-
-
-def from_dict(values: Any) -> Config:
-    """Returns the configuration that nested plain values describe; fields that are missing take their defaults.
-
-    Raises:
-        ValueError: not a dict, an unknown field, or a value of another type than the field's.
-    """
-    return _section(Config, values, "config")
-
-
-def load(path: str | Path) -> Config:
-    """Returns the configuration that a config.json holds.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is not JSON, or not a configuration.
-    """
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"no configuration at {path}: name a config.json, as a run folder has one")
-    try:
-        values = json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as error:  # not JSON, or not even text
-        raise ValueError(f"{path} is not JSON ({error}); name a config.json, as a run folder has one") from None
-    return from_dict(values)
-
-
-def _section(kind: Any, values: Any, place: str) -> Any:
-    if not isinstance(values, dict):
-        raise ValueError(f"{place}: expected fields of {kind.__name__}, got {values!r}")
-    hints = typing.get_type_hints(kind)
-    unknown = [name for name in values if name not in hints]
-    if unknown:
-        raise ValueError(f"{place}: unknown field {unknown[0]!r}; the fields are {', '.join(hints)}")
-    return kind(**{name: _value(hints[name], value, f"{place}.{name}") for name, value in values.items()})
-
-
-def _value(hint: Any, value: Any, place: str) -> Any:
-    if dataclasses.is_dataclass(hint):
-        return _section(hint, value, place)
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is tuple and isinstance(value, list) and len(value) == len(arguments):
-        return tuple(_value(each, item, place) for each, item in zip(arguments, value, strict=True))
-    options = arguments if origin in (types.UnionType, typing.Union) else (hint,)
-    for option in options:
-        if typing.get_origin(option) is Literal and value in typing.get_args(option):
-            return value
-        if option is float and isinstance(value, int | float) and not isinstance(value, bool):
-            return _finite(float(value), place)
-        if option is type(value) or (option is type(None) and value is None):
-            return value
-    raise ValueError(f"{place}: {value!r} does not fit; expected {_expected(hint)}")
-
-
-def _finite(value: float, place: str) -> float:
-    if not math.isfinite(value):
-        raise ValueError(f"{place}: {value} is not finite, which JSON cannot hold; give a number, 1e9 for no limit")
-    return value
-
-
-def _expected(hint: Any) -> str:
-    """Returns what a type hint asks for, in words."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Literal:
-        return f"one of {', '.join(arguments)}"
-    if origin in (types.UnionType, typing.Union):
-        return " or ".join(_expected(each) for each in arguments)
-    if origin is tuple:
-        return f"a list of {len(arguments)}: {', '.join(_expected(each) for each in arguments)}"
-    return "null" if hint is type(None) else hint.__name__

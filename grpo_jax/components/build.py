@@ -1,0 +1,220 @@
+"""From a configuration to the parts of a run, validated."""
+
+from dataclasses import asdict
+from typing import NamedTuple
+
+import optax
+
+from grpo_jax import kl, updates
+from grpo_jax.advantages import Advantage
+from grpo_jax.components.choices import choose, known, named, refuse_idle, require
+from grpo_jax.components.tables import (
+    ADAPTIVE,
+    ADVANTAGES,
+    APART,
+    DEGENERATE,
+    ESTIMATORS,
+    IMPORTANCE,
+    MISMATCH,
+    PREFIX_WEIGHTS,
+    REDUCTIONS,
+    REFERENCES,
+    SCHEDULE_STEPS,
+    SCHEDULES,
+    SURROGATES,
+)
+from grpo_jax.config import BetaConfig, Config, ObjectiveConfig, ReferenceConfig, UpdateConfig
+from grpo_jax.kl import Penalty, controllers
+from grpo_jax.kl.controllers import Controller
+from grpo_jax.losses import Objective, mismatch, objective
+from grpo_jax.models import DecoderConfig, Policy, decoder
+from grpo_jax.rewards import RewardFunction, overlong
+from grpo_jax.rollouts import Strategy, categorical
+from grpo_jax.tasks import Task, arithmetic
+from grpo_jax.updates import Reference
+
+
+class Parts(NamedTuple):
+    """What a configuration stands for, validated.
+
+    Attributes:
+        task: the problems.
+        policy: the decoder.
+        strategy: how tokens are chosen.
+        rewards: the task's reward first, then what is added to it.
+        reward_weights: a weight each.
+        rewards_apart: whether the objective takes the rewards one by one instead of their sum.
+        objective: the loss.
+        controller: the rule for beta.
+        reference: the reference policy.
+        optimizer: the optimizer.
+        max_tokens: the completion budget.
+    """
+
+    task: Task
+    policy: Policy
+    strategy: Strategy
+    rewards: tuple[RewardFunction, ...]
+    reward_weights: tuple[float, ...]
+    rewards_apart: bool
+    objective: Objective
+    controller: Controller
+    reference: Reference
+    optimizer: optax.GradientTransformation
+    max_tokens: int
+
+
+def build(config: Config) -> Parts:
+    """Returns what a configuration stands for.
+
+    Raises:
+        ValueError: a value out of range, an unknown name, an option without effect, or parts that do not fit together.
+    """
+    task = arithmetic(config.task.operators, config.task.digits, config.task.held_out, config.task.seed)
+    policy = decoder(DecoderConfig(vocabulary_size=task.tokenizer.vocabulary_size, **asdict(config.model)))
+    rollout = config.rollout
+    max_tokens = task.max_completion_tokens if rollout.max_tokens is None else rollout.max_tokens
+    functions, weights = _rewards(config, task, max_tokens)
+    controller = build_controller(config.beta)
+    _check_reference_is_used(config, controller)
+    parts = Parts(
+        task=task,
+        policy=policy,
+        strategy=categorical(rollout.temperature, rollout.top_k, rollout.top_p),
+        rewards=functions,
+        reward_weights=weights,
+        rewards_apart=config.objective.advantage in APART,
+        objective=build_objective(config.objective, max_tokens, weights, with_kl=not controller.always_zero),
+        controller=controller,
+        reference=build_reference(config.reference),
+        optimizer=build_optimizer(config.update),
+        max_tokens=max_tokens,
+    )
+    _check_ratio_can_move(config)
+    return parts
+
+
+def build_objective(
+    config: ObjectiveConfig, max_tokens: int, reward_weights: tuple[float, ...] = (1.0,), *, with_kl: bool = True
+) -> Objective:
+    """Returns the objective; ``with_kl`` is False where beta is 0 for ever, and then no reference is needed."""
+    options = asdict(config)
+    tolerance = {"tolerance": config.tolerance}
+    constant = {"length": max_tokens} if config.reduction == "constant_length" and config.constant is None else {}
+    delta = config.off_policy_delta
+    return objective(
+        advantage=_advantage(config, reward_weights),
+        surrogate=choose("objective.surrogate", config.surrogate, SURROGATES, options),
+        reduction=choose("objective.reduction", config.reduction, REDUCTIONS, options, constant),
+        kl=_penalty(config, with_kl),
+        degenerate=choose("objective.degenerate", config.degenerate, DEGENERATE, options, tolerance),
+        entropy_coefficient=config.entropy,
+        mismatch=choose("objective.mismatch", config.mismatch, MISMATCH, options),
+        off_policy=None if delta is None else mismatch.off_policy_sequences(delta),
+    )
+
+
+def build_controller(config: BetaConfig) -> Controller:
+    """Returns the rule for beta."""
+    options = asdict(config)
+    first = {"beta": config.value}
+    reads = ADAPTIVE[known("beta.adaptive", config.adaptive, ADAPTIVE)].reads
+    require("beta", config.adaptive, options, [name for name in ("target", "horizon") if name in reads])
+    final = choose("beta.adaptive", config.adaptive, ADAPTIVE, options, first)
+    if config.schedule == "none":
+        refuse_idle("beta.schedule", "none", options, SCHEDULES, set())
+        return final
+    ends = "target" if config.schedule == "linear_warmup" else "end"
+    schedule = choose("beta.schedule", config.schedule, SCHEDULES, options, {ends: config.value})
+    if config.adaptive == "none":
+        return schedule
+    steps = SCHEDULE_STEPS[config.schedule] if config.schedule_steps is None else config.schedule_steps
+    return controllers.then(schedule, steps, final)
+
+
+def build_reference(config: ReferenceConfig) -> Reference:
+    """Returns the reference policy."""
+    options = asdict(config)
+    if config.kind == "copied_every":
+        require("reference", config.kind, options, ["every"])
+    return choose("reference.kind", config.kind, REFERENCES, options)
+
+
+def build_optimizer(config: UpdateConfig) -> optax.GradientTransformation:
+    """Returns Adam behind a clip of the gradient's norm, with weight decay where there is some."""
+    shared = {"warmup_steps": config.warmup_steps, "max_norm": config.max_norm}
+    if config.weight_decay:
+        return updates.adamw(config.learning_rate, weight_decay=config.weight_decay, **shared)
+    return updates.adam(config.learning_rate, **shared)
+
+
+def _advantage(config: ObjectiveConfig, weights: tuple[float, ...]) -> Advantage:
+    apart = config.advantage in APART
+    if apart and len(weights) < 2:
+        raise ValueError(
+            f"objective.advantage={config.advantage} is for several rewards, but the task's is the only one; set "
+            "reward.overlong_cache, or choose standardised"
+        )
+    bound = {"weights": weights} if apart else {}
+    return choose("objective.advantage", config.advantage, ADVANTAGES, asdict(config), bound)
+
+
+def _penalty(config: ObjectiveConfig, with_kl: bool) -> Penalty | None:
+    options = ("placement", "granularity", "importance", "allow_biased")
+    given = {name: getattr(config, name) for name in options if getattr(config, name) is not None}
+    if config.kl == "none" or not with_kl:
+        why = "objective.kl=none" if config.kl == "none" else "beta.value=0"
+        for name in (*options, "kl_clamp", *(["kl"] if config.kl != "none" else [])):
+            if getattr(config, name) is not None:
+                raise ValueError(f"objective.{name} has no effect with {why}; leave it out, or give beta and a KL term")
+        return None
+    if config.kl == "full":
+        if config.kl_clamp is not None or config.granularity is not None:
+            name = "granularity" if config.kl_clamp is None else "kl_clamp"
+            raise ValueError(f"objective.{name} has no effect with objective.kl=full; leave it out")
+        if "importance" in given:
+            given["importance"] = named("objective.importance", given["importance"], PREFIX_WEIGHTS)()
+        return kl.full_vocabulary(**given)
+    name = "k1" if config.kl is None else config.kl
+    estimator = ESTIMATORS[known("objective.kl", name, ESTIMATORS)]
+    estimator = estimator if config.kl_clamp is None else kl.clamped(estimator, config.kl_clamp)
+    if "importance" in given:
+        given["importance"] = named("objective.importance", given["importance"], IMPORTANCE)()
+    return kl.penalty(estimator, **given)
+
+
+def _check_reference_is_used(config: Config, controller: Controller) -> None:
+    """Raises ValueError for a beta without a KL term, and for a reference that nothing reads."""
+    if config.objective.kl == "none" and not controller.always_zero:
+        raise ValueError(
+            f"beta.value={config.beta.value} has no effect with objective.kl=none; set beta.value to 0, without "
+            "schedule or adaptive rule, or leave objective.kl out"
+        )
+    if controller.always_zero and config.reference.kind != "frozen":
+        raise ValueError(
+            f"reference.kind={config.reference.kind} has no effect with beta.value=0, which needs no reference; leave "
+            "it out, or give a positive beta.value"
+        )
+
+
+def _check_ratio_can_move(config: Config) -> None:
+    """Raises ValueError for a bound on the ratio where every ratio is 1."""
+    if config.update.updates_per_rollout > 1:
+        return
+    for field in ("clip_low", "clip_high", "dual_cap", "gate_positive", "gate_negative"):
+        if getattr(config.objective, field) is not None:
+            raise ValueError(
+                f"objective.{field} has no effect with update.updates_per_rollout=1: the policy that sampled is the "
+                "one that is updated, so every ratio is 1; leave it out, or take 2 or more updates"
+            )
+
+
+def _rewards(config: Config, task: Task, max_tokens: int) -> tuple[tuple[RewardFunction, ...], tuple[float, ...]]:
+    cache, weight = config.reward.overlong_cache, config.reward.overlong_weight
+    if cache is None:
+        if weight is not None:
+            raise ValueError(f"reward.overlong_weight={weight} has no effect without reward.overlong_cache; set both")
+        return (task.reward,), (1.0,)
+    if weight is not None and not weight > 0:
+        raise ValueError(f"reward.overlong_weight is {weight}; give a positive number, or leave overlong_cache out")
+    return (task.reward, overlong(max_tokens, cache)), (1.0, 1.0 if weight is None else weight)
