@@ -1,1 +1,33 @@
 """Which gradient an objective follows, computed exactly on policies small enough to list all their completions."""
+
+from grpo_jax.oracle.certificate import Certificate
+from grpo_jax.oracle.certify import certify
+from grpo_jax.oracle.exact import Expectation, covariance, expectation, expected_loss
+from grpo_jax.oracle.instance import Enumerated, Instance, Tables, enumerated, exactly, random_instance, tables
+from grpo_jax.oracle.judgement import Declaration, Record, declaration, judge
+from grpo_jax.oracle.space import Groups, Space, completions, multisets, ordered
+
+__all__ = [
+    "Certificate",
+    "Declaration",
+    "Enumerated",
+    "Expectation",
+    "Groups",
+    "Instance",
+    "Record",
+    "Space",
+    "Tables",
+    "certify",
+    "completions",
+    "covariance",
+    "declaration",
+    "enumerated",
+    "exactly",
+    "expectation",
+    "expected_loss",
+    "judge",
+    "multisets",
+    "ordered",
+    "random_instance",
+    "tables",
+]

@@ -1,0 +1,238 @@
+"""From an exact expectation to a verdict: what was declared, how far it is from the truth, and a sentence about it."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from grpo_jax.kl import Target
+from grpo_jax.losses import Degenerate, Group, Objective, Parts
+from grpo_jax.oracle.exact import Expectation
+from grpo_jax.oracle.instance import Tables, exactly
+from grpo_jax.oracle.targets import NAMES
+
+TOLERANCE = 1e-12
+"""Relative distance up to which a gradient is the declared one."""
+MARGIN = 2e-3
+"""Share of a gradient that no combination of known gradients explains, above which it follows none of them."""
+_ROUNDING = 5.1e-5
+"""Coefficients of a declaration are rounded to four digits."""
+_FACTORS = {"E[R]": lambda size: 1.0, "(G-1)/G * E[R]": lambda size: (size - 1) / size}
+"""What an advantage may declare of the reward's gradient that is a number, by its words."""
+
+
+class Declaration(NamedTuple):
+    """What a composition promises, in units of the exact gradients.
+
+    Attributes:
+        target: the gradient of its KL term, with the reason where it is none.
+        scale: what reduction and advantage multiply it by.
+        reward: the factor on the gradient of E[R]; None: no promise, or of another utility.
+    """
+
+    target: Target
+    scale: float
+    reward: float | None
+
+
+class Record(NamedTuple):
+    """What is known of one objective under one way of sampling; every number is exact up to float64.
+
+    Attributes:
+        estimator, placement, granularity, importance: the KL term; "none" where there is none.
+        reduction, advantage, degenerate, surrogate: the rest of the objective.
+        behaviour: "on" where the current policy samples, "off" where another one does.
+        declared: the declared target in words, "none" included.
+        reason: why nothing is declared, else "".
+        distance: relative distance of the KL term's gradient to the declared target; None where none is declared.
+        distances: the same to each known target, "zero" relative to the norm of `reverse`; None where the target's
+            gradient is itself 0 on this policy.
+        residual: share of the gradient's norm outside all combinations of known targets.
+        reward_distance: relative distance of everything else to what the advantage declares of grad E[R]; None where
+            it declares another utility or nothing.
+        variance: trace of the covariance of the KL term's gradient for one group, per unit of beta squared and of the
+            declared scale squared.
+        reward_variance: the same for everything else.
+        effective_sample_size: (E w)^2 / E w^2 of the sequence weights, in (0, 1]; 1 on-policy.
+        agrees: whether what was found is what is declared.
+        sentence: the verdict in words.
+    """
+
+    estimator: str
+    placement: str
+    granularity: str
+    importance: str
+    reduction: str
+    advantage: str
+    degenerate: str
+    surrogate: str
+    behaviour: str
+    declared: str
+    reason: str
+    distance: float | None
+    distances: dict[str, float | None]
+    residual: float
+    reward_distance: float | None
+    variance: float
+    reward_variance: float
+    effective_sample_size: float
+    agrees: bool
+    sentence: str
+
+
+def declaration(certified: Objective, group_size: int, off_policy: bool) -> Declaration:
+    """Returns what an objective declares, with what its advantage and its rule for degenerate groups do to it.
+
+    Args:
+        certified: the objective.
+        group_size: members of a group, G.
+        off_policy: whether another policy than the current one samples.
+    """
+    parts = certified.parts
+    target = certified.off_policy_target if off_policy else certified.target
+    factor = _FACTORS.get(parts.advantage.reward_target, lambda size: None)(group_size)
+    scale = _scale(parts)
+    if off_policy and (parts.mismatch is not None or parts.off_policy is not None):
+        target = target.without("bounded mismatch weights correct for another sampler only in part")
+    if _weight(parts.degenerate, True) != 1 or _weight(parts.degenerate, False) != 1:
+        target = target.without(parts.degenerate.price)
+    if parts.kl is not None and parts.kl.sequence_cost is not None:
+        if factor is None:
+            target = target.without(f"{parts.advantage.name} rescales a KL term in the reward")
+        scale *= 1.0 if factor is None else factor
+    shaped = parts.degenerate.shape is not None or _weight(parts.degenerate, False) != 1
+    corrected = parts.surrogate.corrects == "sequence" or not off_policy
+    exact = corrected and not shaped and parts.reduction.constant_denominator and parts.entropy_coefficient == 0
+    rewarded = None if factor is None or not exact else factor * _scale(parts)
+    return Declaration(target, scale, rewarded)
+
+
+def judge(certified: Objective, tables: Tables, found: Expectation, group_size: int, off_policy: bool) -> Record:
+    """Returns the record of one objective.
+
+    Args:
+        certified: the objective, with its declarations.
+        tables: the evaluated instance.
+        found: its exact expectation and variance on this instance.
+        group_size: members of a group, G.
+        off_policy: whether the tables are those of another policy's samples.
+    """
+    declared = declaration(certified, group_size, off_policy)
+    known = np.stack([tables.targets[name] for name in NAMES], axis=1)
+    gradient = found.kl / declared.scale
+    unit = float(np.linalg.norm(tables.targets["reverse"]))
+    distances = _distances(gradient, tables, unit)
+    residual = _residual(gradient, known)
+    distance = None if declared.target.none else _distance(gradient, known @ _coefficients(declared.target), unit)
+    reward_distance = None
+    if declared.reward is not None:
+        reward_distance = _distance(found.reward, declared.reward * tables.targets["reward"], unit)
+    if distance is None:
+        agrees = _follows_none(tables, known, distances, residual)
+    else:
+        agrees = _agrees(gradient, known, declared.target, distance)
+    agrees = agrees and (reward_distance is None or reward_distance < TOLERANCE)
+    parts, kl = certified.parts, certified.parts.kl
+    return Record(
+        estimator="none" if kl is None else kl.estimator,
+        placement="none" if kl is None else kl.placement,
+        granularity="none" if kl is None else kl.granularity,
+        importance="none" if kl is None else kl.importance,
+        reduction=parts.reduction.name,
+        advantage=parts.advantage.name,
+        degenerate=parts.degenerate.name,
+        surrogate=parts.surrogate.name,
+        behaviour="off" if off_policy else "on",
+        declared=declared.target.name,
+        reason=declared.target.none,
+        distance=distance,
+        distances=distances,
+        residual=residual,
+        reward_distance=reward_distance,
+        variance=found.kl_variance / declared.scale**2,
+        reward_variance=found.reward_variance,
+        effective_sample_size=min(1.0, float(1 / np.sum(tables.probabilities * np.square(tables.weights)))),
+        agrees=agrees,
+        sentence=_sentence(declared.target, distance, distances, residual, reward_distance, agrees),
+    )
+
+
+def _scale(parts: Parts) -> float:
+    with exactly():
+        one = jnp.ones((1, 1, 1))
+        return float(parts.reduction.reduce(one, one > 0).compute())
+
+
+def _weight(rule: Degenerate, degenerate: bool) -> float:
+    """The weight of a degenerate group, or of one whose rewards differ by very little."""
+    rewards = jnp.array([0.0, 0.0 if degenerate else 1e-6 + rule.tolerance])
+    spread = jnp.max(rewards) - jnp.min(rewards)
+    return float(rule.weight(Group(rewards, rewards >= 0, spread, jnp.asarray(degenerate))))
+
+
+def _coefficients(target: Target) -> np.ndarray:
+    return np.array([getattr(target, name) for name in NAMES])
+
+
+def _distance(gradient: np.ndarray, target: np.ndarray, unit: float) -> float:
+    size = float(np.linalg.norm(target))
+    return float(np.linalg.norm(gradient - target)) / (size if size > TOLERANCE * unit else unit)
+
+
+def _distances(gradient: np.ndarray, tables: Tables, unit: float) -> dict[str, float | None]:
+    found: dict[str, float | None] = {"zero": float(np.linalg.norm(gradient)) / unit}
+    for name in NAMES:
+        target = tables.targets[name]
+        empty = np.linalg.norm(target) <= TOLERANCE * unit
+        found[name] = None if empty else _distance(gradient, target, unit)
+    return found
+
+
+def _residual(gradient: np.ndarray, known: np.ndarray) -> float:
+    size = np.linalg.norm(gradient)
+    best = known @ np.linalg.lstsq(known, gradient, rcond=None)[0]
+    return float(np.linalg.norm(best - gradient) / size) if size else 0.0
+
+
+def _follows_none(tables: Tables, known: np.ndarray, distances: dict[str, float | None], residual: float) -> bool:
+    # In few dimensions the known gradients span everything, and only single ones can be told from it.
+    log_probs = tables.jacobian[:, : tables.mask.shape[1]].reshape(-1, len(known))
+    if np.linalg.matrix_rank(known) < np.linalg.matrix_rank(log_probs.T @ log_probs):
+        return residual > MARGIN
+    return all(distance > MARGIN for distance in distances.values() if distance is not None)
+
+
+def _agrees(gradient: np.ndarray, known: np.ndarray, target: Target, distance: float) -> bool:
+    if distance < TOLERANCE:
+        return True
+    named = np.array([getattr(target, name) != 0 for name in NAMES])
+    if not named.any():
+        return False
+    left = gradient - known @ _coefficients(target)
+    rounded = np.linalg.lstsq(known[:, named], left, rcond=None)[0]
+    rest = np.linalg.norm(left - known[:, named] @ rounded) / np.linalg.norm(gradient)
+    return bool(np.max(np.abs(rounded)) < _ROUNDING and rest < TOLERANCE)
+
+
+def _sentence(
+    target: Target,
+    distance: float | None,
+    distances: dict[str, float | None],
+    residual: float,
+    reward_distance: float | None,
+    agrees: bool,
+) -> str:
+    nearest = min((value, name) for name, value in distances.items() if value is not None)
+    near = f"the nearest single target is {nearest[1]}, at a relative distance of {nearest[0]:.2g}"
+    if reward_distance is not None and not reward_distance < TOLERANCE:
+        return f"WRONG: its reward term is at a relative distance of {reward_distance:.2g} from what it declares."
+    if distance is None:
+        if agrees:
+            return f"follows no objective, as declared ({target.none}); {near}."
+        return (
+            f"declares nothing ({target.none}), yet on this policy known targets explain it to {residual:.1g}; {near}."
+        )
+    if agrees:
+        what = "pulls nowhere" if target.name == "zero" else f"follows {target.name}"
+        return f"{what}, as declared, to a relative distance of {distance:.1g}."
+    return f"WRONG: it declares {target.name} but is at a relative distance of {distance:.2g} from it; {near}."
