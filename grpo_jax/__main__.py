@@ -13,6 +13,7 @@ import tyro
 from grpo_jax import checkpoints
 from grpo_jax.config import Config, load
 from grpo_jax.evaluation import evaluate
+from grpo_jax.memory import keep_freed_memory
 from grpo_jax.presets import preset
 from grpo_jax.program import Program, compile_program
 from grpo_jax.tasks import decode, encode_prompts
@@ -94,6 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         command = _parse(words)
+        keep_freed_memory()
         if isinstance(command, Train):
             if command.resume and command.out is None:
                 raise ValueError("--resume: which run? Name its folder with --out")

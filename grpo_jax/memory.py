@@ -1,0 +1,26 @@
+"""Freed memory kept for the next step, on Linux."""
+
+import ctypes
+import sys
+
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8
+
+
+def keep_freed_memory() -> bool:
+    """Tells glibc to keep what a training step frees, instead of giving it back and asking again at every step.
+
+    XLA on the CPU allocates its temporaries anew in each call; returned to the system they cost a page fault per 4 KiB,
+    a quarter of the processor time of a small model's step. Peak memory does not change, but it stays taken. Call it
+    before JAX allocates; the command line does.
+
+    Returns:
+        Whether the setting was taken; False where the C library is not glibc.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+    except (OSError, AttributeError):
+        return False
+    settings = {_ARENA_MAX: 1, _MMAP_THRESHOLD: 1 << 30, _TRIM_THRESHOLD: 2**31 - 1, _TOP_PAD: 64 << 20}
+    return all(mallopt(name, value) == 1 for name, value in settings.items())
