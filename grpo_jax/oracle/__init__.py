@@ -2,9 +2,10 @@
 
 from grpo_jax.oracle.certificate import Certificate
 from grpo_jax.oracle.certify import certify
+from grpo_jax.oracle.declared import Declaration, declaration, undeclared
 from grpo_jax.oracle.exact import Expectation, covariance, expectation, expected_loss
 from grpo_jax.oracle.instance import Enumerated, Instance, Tables, enumerated, exactly, random_instance, tables
-from grpo_jax.oracle.judgement import Declaration, Record, declaration, judge
+from grpo_jax.oracle.judgement import Record, judge
 from grpo_jax.oracle.space import Groups, Space, completions, multisets, ordered
 
 __all__ = [
@@ -30,4 +31,5 @@ __all__ = [
     "ordered",
     "random_instance",
     "tables",
+    "undeclared",
 ]

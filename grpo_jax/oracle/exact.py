@@ -76,7 +76,7 @@ def expected_loss(
         weights = jnp.prod(jnp.exp(jnp.sum(sampler, axis=1))[members], axis=1) * groups.multiplicity
 
         def one(members):
-            scores_of_group, batch = _group(certified.parts, scores, known, members)
+            scores_of_group, batch = _groups(certified.parts, scores, known, members[None])
             return certified(scores_of_group, batch, beta)[0]
 
         each = jax.lax.map(jax.checkpoint(one), members, batch_size=min(len(members), CHUNK))
@@ -132,7 +132,7 @@ def gradients_of_groups(
         padding = size - len(members)
         padded = np.pad(members, ((0, padding), (0, 0)))
         weights = np.prod(tables.probabilities[members], axis=1) * multiplicity
-        slopes = _of_chunk(compiled, certified, tables, padded, np.array([0.0, beta]), reduction)
+        slopes = _of_chunk(compiled, certified, tables, padded, (0.0, beta), reduction)
         by_parameters = _carried(slopes[:, : len(members)], tables.jacobian, members)
         yield weights, np.stack([by_parameters[0], (by_parameters[1] - by_parameters[0]) / beta])
 
@@ -142,7 +142,7 @@ def _of_chunk(
     certified: Objective,
     tables: Tables,
     members: np.ndarray,
-    betas: np.ndarray,
+    betas: tuple[float, float],
     reduction: Reduction | None,
 ) -> np.ndarray:
     """Returns the loss's gradients by every score of every member ``[betas, m, G, 3 T]``."""
@@ -152,9 +152,8 @@ def _of_chunk(
         advantages = None
         if not _fused(certified.parts):
             advantages = _prepared(certified.parts.advantage)(tables.mask, tables.rewards, members)
-        slopes = compiled(tables.scores, known, members, betas, advantages, coefficients)
-    log_probs, entropy, full_kl = (np.asarray(leaf)[:, :, 0] for leaf in slopes)
-    return np.concatenate([log_probs, entropy, full_kl], axis=-1)
+        slopes = [compiled(tables.scores, known, members, beta, advantages, coefficients) for beta in betas]
+    return np.stack([np.concatenate(jax.tree.map(np.asarray, tuple(each)), axis=-1) for each in slopes])
 
 
 def _carried(slopes: np.ndarray, jacobian: np.ndarray, members: np.ndarray) -> np.ndarray:
@@ -168,10 +167,10 @@ def _carried(slopes: np.ndarray, jacobian: np.ndarray, members: np.ndarray) -> n
     return total
 
 
-def _group(parts: Parts, scores: Scores, known: tuple, members: Array) -> tuple[Scores, Batch]:
-    """Scores and batch of one group, out of those of all completions."""
+def _groups(parts: Parts, scores: Scores, known: tuple, members: Array) -> tuple[Scores, Batch]:
+    """Scores and batch of the groups ``members [P, G]``, out of those of all completions."""
     ref, sampler, mask, rewards = known
-    take = lambda values: values[members][None]  # noqa: E731
+    take = lambda values: values[members]  # noqa: E731
     # With a mismatch correction the trainer has scored the samples anew, and the sampler's record is what it corrects.
     rescored = parts.mismatch is not None or parts.off_policy is not None
     batch = Batch(
@@ -208,40 +207,45 @@ def _linear(coefficients: Float[Array, "P G T"] | None) -> Reduction:
 
 @functools.lru_cache(maxsize=4096)
 def _slopes(parts: Parts) -> Callable:
-    """Compiles the gradients by scores, of any groups out of any tables, for several betas."""
+    """Compiles the gradients by scores of any groups out of any tables, each as the only one of its batch."""
 
     def loss(scores: Scores, batch: Batch, beta: Float[Array, ""], coefficients: Float[Array, "P G T"] | None):
         used = parts if coefficients is None else parts._replace(reduction=_linear(coefficients))
         return Objective(used, Target(), Target(), ()).accumulate(scores, batch, beta)[0].compute()
 
-    def of_all(scores: Scores, known: tuple, members, betas, advantages, coefficients):
-        def one(beta, members, advantages, coefficients):
-            scores_of_group, batch = _group(parts, scores, known, members)
-            return jax.grad(loss)(scores_of_group, batch._replace(advantages=advantages), beta, coefficients)
+    def of_groups(scores: Scores, known: tuple, members: Array, beta, advantages, coefficients) -> Scores:
+        scores_of_groups, batch = _groups(parts, scores, known, members)
+        return jax.grad(loss)(scores_of_groups, batch._replace(advantages=advantages), beta, coefficients)
 
-        groups = jax.vmap(one, in_axes=(None, 0, 0, 0))
-        return jax.vmap(groups, in_axes=(0, None, None, None))(betas, members, advantages, coefficients)
+    def one_by_one(scores: Scores, known: tuple, members: Array, beta, advantages, coefficients) -> Scores:
+        data = jax.tree.map(lambda leaf: leaf[:, None], (members, advantages, coefficients))
+        alone = jax.vmap(lambda data: of_groups(scores, known, data[0], beta, *data[1:]))
+        found = alone(data)
+        return jax.tree.map(lambda leaf: leaf[:, 0], found)
 
-    return jax.jit(of_all, compiler_options=QUICK)
+    # Weighted by given coefficients, groups do not see each other, and one batch of all of them is faster to trace.
+    return jax.jit(of_groups if parts.reduction == _linear(None) else one_by_one, compiler_options=QUICK)
 
 
 @functools.lru_cache(maxsize=256)
 def _prepared(advantage: Advantage) -> Callable:
-    """Compiles the advantages of every group ``[m, 1, G]``, as the objective prepares them."""
+    """Compiles the advantages of every group ``[m, G]``, as the objective prepares them."""
     bare = objective(advantage, surrogates.reinforce(), reductions.sequence_mean_of_token_sum())
 
     def one(mask, rewards, members):
-        return bare.prepare(Batch(mask[members][None], rewards[members][None])).advantages
+        advantages = bare.prepare(Batch(mask[members][None], rewards[members][None])).advantages
+        assert advantages is not None
+        return advantages[0]
 
     return jax.jit(jax.vmap(one, in_axes=(None, None, 0)), compiler_options=QUICK)
 
 
 @functools.lru_cache(maxsize=256)
 def _coefficients(reduction: Reduction) -> Callable:
-    """Compiles the weight that a reduction gives to each token of every group ``[m, 1, G, T]``; it is linear."""
+    """Compiles the weight that a reduction gives to each token of every group ``[m, G, T]``; it is linear."""
 
     def one(mask, members):
         counted = mask[members][None]
-        return jax.grad(lambda values: reduction.reduce(values, counted).compute())(jnp.zeros(counted.shape))
+        return jax.grad(lambda values: reduction.reduce(values, counted).compute())(jnp.zeros(counted.shape))[0]
 
     return jax.jit(jax.vmap(one, in_axes=(None, 0)), compiler_options=QUICK)

@@ -2,37 +2,23 @@
 
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
 from grpo_jax.kl import Target
-from grpo_jax.losses import Degenerate, Group, Objective, Parts
+from grpo_jax.losses import Objective
+from grpo_jax.oracle.declared import declaration
 from grpo_jax.oracle.exact import Expectation
-from grpo_jax.oracle.instance import Tables, exactly
+from grpo_jax.oracle.instance import Tables
 from grpo_jax.oracle.targets import NAMES
 
 TOLERANCE = 1e-12
 """Relative distance up to which a gradient is the declared one."""
 MARGIN = 2e-3
-"""Share of a gradient that no combination of known gradients explains, above which it follows none of them."""
+"""Relative distance to every single target above which a gradient follows none of them."""
+RESIDUAL = 1e-5
+"""Share of a gradient that no combination of targets explains, above which it follows none; rounding leaves 1e-14."""
 _ROUNDING = 5.1e-5
 """Coefficients of a declaration are rounded to four digits."""
-_FACTORS = {"E[R]": lambda size: 1.0, "(G-1)/G * E[R]": lambda size: (size - 1) / size}
-"""What an advantage may declare of the reward's gradient that is a number, by its words."""
-
-
-class Declaration(NamedTuple):
-    """What a composition promises, in units of the exact gradients.
-
-    Attributes:
-        target: the gradient of its KL term, with the reason where it is none.
-        scale: what reduction and advantage multiply it by.
-        reward: the factor on the gradient of E[R]; None: no promise, or of another utility.
-    """
-
-    target: Target
-    scale: float
-    reward: float | None
 
 
 class Record(NamedTuple):
@@ -78,33 +64,6 @@ class Record(NamedTuple):
     effective_sample_size: float
     agrees: bool
     sentence: str
-
-
-def declaration(certified: Objective, group_size: int, off_policy: bool) -> Declaration:
-    """Returns what an objective declares, with what its advantage and its rule for degenerate groups do to it.
-
-    Args:
-        certified: the objective.
-        group_size: members of a group, G.
-        off_policy: whether another policy than the current one samples.
-    """
-    parts = certified.parts
-    target = certified.off_policy_target if off_policy else certified.target
-    factor = _FACTORS.get(parts.advantage.reward_target, lambda size: None)(group_size)
-    scale = _scale(parts)
-    if off_policy and (parts.mismatch is not None or parts.off_policy is not None):
-        target = target.without("bounded mismatch weights correct for another sampler only in part")
-    if _weight(parts.degenerate, True) != 1 or _weight(parts.degenerate, False) != 1:
-        target = target.without(parts.degenerate.price)
-    if parts.kl is not None and parts.kl.sequence_cost is not None:
-        if factor is None:
-            target = target.without(f"{parts.advantage.name} rescales a KL term in the reward")
-        scale *= 1.0 if factor is None else factor
-    shaped = parts.degenerate.shape is not None or _weight(parts.degenerate, False) != 1
-    corrected = parts.surrogate.corrects == "sequence" or not off_policy
-    exact = corrected and not shaped and parts.reduction.constant_denominator and parts.entropy_coefficient == 0
-    rewarded = None if factor is None or not exact else factor * _scale(parts)
-    return Declaration(target, scale, rewarded)
 
 
 def judge(certified: Objective, tables: Tables, found: Expectation, group_size: int, off_policy: bool) -> Record:
@@ -157,19 +116,6 @@ def judge(certified: Objective, tables: Tables, found: Expectation, group_size: 
     )
 
 
-def _scale(parts: Parts) -> float:
-    with exactly():
-        one = jnp.ones((1, 1, 1))
-        return float(parts.reduction.reduce(one, one > 0).compute())
-
-
-def _weight(rule: Degenerate, degenerate: bool) -> float:
-    """The weight of a degenerate group, or of one whose rewards differ by very little."""
-    rewards = jnp.array([0.0, 0.0 if degenerate else 1e-6 + rule.tolerance])
-    spread = jnp.max(rewards) - jnp.min(rewards)
-    return float(rule.weight(Group(rewards, rewards >= 0, spread, jnp.asarray(degenerate))))
-
-
 def _coefficients(target: Target) -> np.ndarray:
     return np.array([getattr(target, name) for name in NAMES])
 
@@ -197,9 +143,9 @@ def _residual(gradient: np.ndarray, known: np.ndarray) -> float:
 def _follows_none(tables: Tables, known: np.ndarray, distances: dict[str, float | None], residual: float) -> bool:
     # In few dimensions the known gradients span everything, and only single ones can be told from it.
     log_probs = tables.jacobian[:, : tables.mask.shape[1]].reshape(-1, len(known))
-    if np.linalg.matrix_rank(known) < np.linalg.matrix_rank(log_probs.T @ log_probs):
-        return residual > MARGIN
-    return all(distance > MARGIN for distance in distances.values() if distance is not None)
+    spanned = np.linalg.matrix_rank(known) == np.linalg.matrix_rank(log_probs.T @ log_probs)
+    apart = all(distance > MARGIN for distance in distances.values() if distance is not None)
+    return apart and (spanned or residual > RESIDUAL)
 
 
 def _agrees(gradient: np.ndarray, known: np.ndarray, target: Target, distance: float) -> bool:

@@ -1,0 +1,82 @@
+"""What a whole composition promises: the KL term's target, and what everything around it does to that."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from grpo_jax.kl import Target
+from grpo_jax.losses import Degenerate, Group, Objective, Parts
+from grpo_jax.oracle.instance import exactly
+
+_FACTORS = {"E[R]": lambda size: 1.0, "(G-1)/G * E[R]": lambda size: (size - 1) / size}
+"""What an advantage may declare of the reward's gradient that is a number, by its words."""
+
+
+class Declaration(NamedTuple):
+    """What a composition promises, in units of the exact gradients.
+
+    Attributes:
+        target: the gradient of its KL term, with the reason where it is none.
+        scale: what reduction and advantage multiply it by.
+        reward: the factor on the gradient of E[R]; None: no promise, or of another utility.
+    """
+
+    target: Target
+    scale: float
+    reward: float | None
+
+
+def declaration(certified: Objective, group_size: int, off_policy: bool) -> Declaration:
+    """Returns what an objective declares, with what its advantage and its rule for degenerate groups do to it.
+
+    Args:
+        certified: the objective.
+        group_size: members of a group, G.
+        off_policy: whether another policy than the current one samples.
+    """
+    parts = certified.parts
+    target = certified.off_policy_target if off_policy else certified.target
+    factor = _FACTORS.get(parts.advantage.reward_target, lambda size: None)(group_size)
+    scale = _scale(parts)
+    rescored = parts.mismatch is not None or parts.off_policy is not None
+    if off_policy and rescored:
+        target = target.without("bounded mismatch weights correct for another sampler only in part")
+    if _weight(parts.degenerate, True) != 1 or _weight(parts.degenerate, False) != 1:
+        target = target.without(parts.degenerate.price)
+    if parts.kl is not None and parts.kl.sequence_cost is not None:
+        if factor is None:
+            target = target.without(f"{parts.advantage.name} rescales a KL term in the reward")
+        if parts.degenerate.shape is not None:
+            target = target.without(parts.degenerate.price)
+        scale *= 1.0 if factor is None else factor
+    shaped = parts.degenerate.shape is not None or _weight(parts.degenerate, False) != 1
+    corrected = not off_policy or (parts.surrogate.corrects == "sequence" and not rescored)
+    exact = corrected and not shaped and parts.reduction.constant_denominator and parts.entropy_coefficient == 0
+    rewarded = None if factor is None or not exact else factor * _scale(parts)
+    return Declaration(target, scale, rewarded)
+
+
+def undeclared(certified: Objective) -> tuple[str, ...]:
+    """Returns what an objective should declare and does not, a sentence each.
+
+    A KL term that pulls nowhere says so by its constant weight on the score; a bare ``Target()`` says nothing.
+    """
+    said = []
+    if certified.parts.kl is not None and Target() in (certified.target, certified.off_policy_target):
+        said.append(f"KL term '{certified.parts.kl.name}' has no target")
+    if certified.parts.advantage.reward_target == "not declared":
+        said.append(f"advantage {certified.parts.advantage.name} has no reward_target")
+    return tuple(said)
+
+
+def _scale(parts: Parts) -> float:
+    with exactly():
+        one = jnp.ones((1, 1, 1))
+        return float(parts.reduction.reduce(one, one > 0).compute())
+
+
+def _weight(rule: Degenerate, degenerate: bool) -> float:
+    """The weight of a degenerate group, or of one whose rewards differ by very little."""
+    rewards = jnp.array([0.0, 0.0 if degenerate else 1e-6 + rule.tolerance])
+    spread = jnp.max(rewards) - jnp.min(rewards)
+    return float(rule.weight(Group(rewards, rewards >= 0, spread, jnp.asarray(degenerate))))
