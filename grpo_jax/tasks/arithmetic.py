@@ -58,14 +58,16 @@ def demonstration(example: Example) -> str:
 
 
 def forgotten_carry(example: Example) -> str:
-    """Returns the answer of somebody who forgets what the units carry into, or borrow from, the tens."""
+    """Returns the answer of somebody who works digit by digit and forgets every carry and every borrow."""
     first, sign, second = re.fullmatch(r"(\d+)([-+*])(\d+)=", example.prompt).groups()  # pyright: ignore
-    a, b, answer = int(first), int(second), int(example.columns["answer"])
-    low, high = sorted((a, b))
-    if sign == "-":
-        borrowed = 10 if high % 10 < low % 10 else 0
-        return str(answer + (borrowed if a > b else -borrowed))
-    return str(answer - _OPERATIONS[sign](a % 10, b % 10) // 10 * 10)
+    a, b = int(first), int(second)
+    if sign == "*":
+        return str(a * b - a % 10 * (b % 10) // 10 * 10)
+    places = [10**place for place in range(max(len(first), len(second)))]
+    if sign == "+":
+        return str(sum((a // ten + b // ten) % 10 * ten for ten in places))
+    size = sum((max(a, b) // ten - min(a, b) // ten) % 10 * ten for ten in places)
+    return str(size if a > b else -size)
 
 
 def arithmetic(operators: str = "+-", digits: tuple[int, int] = (1, 2), held_out: float = 0.1, seed: int = 0) -> Task:

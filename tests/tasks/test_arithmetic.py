@@ -202,7 +202,7 @@ def test_examples_that_do_not_exist_are_refused(request_, message):
 @pytest.mark.parametrize(
     ("prompt", "answer", "slip"),
     [
-        ("62+66=", "128", "128"),
+        ("62+66=", "128", "28"),
         ("37+58=", "95", "85"),
         ("9+3=", "12", "2"),
         ("82-35=", "47", "57"),
@@ -212,7 +212,7 @@ def test_examples_that_do_not_exist_are_refused(request_, message):
         ("13*24=", "312", "302"),
     ],
 )
-def test_whoever_forgets_the_carry_errs_by_tens_and_only_where_something_is_carried(prompt, answer, slip):
+def test_whoever_forgets_to_carry_errs_only_where_something_is_carried(prompt, answer, slip):
     assert TASK.slip(Example(prompt, {"answer": answer})) == slip
 
 
@@ -221,4 +221,4 @@ def test_a_slip_fits_the_budget_and_is_wrong_for_a_share_of_the_problems():
     slips = [TASK.slip(example) for example in examples]
     assert all(len(TASK.tokenizer.encode(slip)) < TASK.max_completion_tokens for slip in slips)
     right = [slip == example.columns["answer"] for slip, example in zip(slips, examples, strict=True)]
-    assert 0.5 < sum(right) / len(right) < 0.65
+    assert 0.4 < sum(right) / len(right) < 0.5
