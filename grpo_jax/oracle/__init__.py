@@ -1,11 +1,12 @@
 """Which gradient an objective follows, computed exactly on policies small enough to list all their completions."""
 
-from grpo_jax.oracle.certificate import Certificate
+from grpo_jax.oracle.certificate import Certificate, to_json
 from grpo_jax.oracle.certify import certify
 from grpo_jax.oracle.declared import Declaration, declaration, undeclared
 from grpo_jax.oracle.exact import Expectation, covariance, expectation, expected_loss
 from grpo_jax.oracle.instance import Enumerated, Instance, Tables, enumerated, exactly, random_instance, tables
 from grpo_jax.oracle.judgement import Record, judge
+from grpo_jax.oracle.report import certify_shipped, heatmap, print_records
 from grpo_jax.oracle.space import Groups, Space, completions, multisets, ordered
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Space",
     "Tables",
     "certify",
+    "certify_shipped",
     "completions",
     "covariance",
     "declaration",
@@ -26,10 +28,13 @@ __all__ = [
     "exactly",
     "expectation",
     "expected_loss",
+    "heatmap",
     "judge",
     "multisets",
     "ordered",
+    "print_records",
     "random_instance",
     "tables",
+    "to_json",
     "undeclared",
 ]

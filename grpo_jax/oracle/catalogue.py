@@ -1,12 +1,13 @@
 """Everything that is shipped, composed in every way that is accepted: what the certificates cover."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 from grpo_jax import advantages, kl
 from grpo_jax.kl import Penalty
 from grpo_jax.kl import importance as corrections
+from grpo_jax.kl.estimators import name_of
 from grpo_jax.losses import Objective, degenerate, mismatch, objective, reductions, surrogates
 
 
@@ -99,20 +100,26 @@ MISMATCH = (
 """Every shipped correction between sampler and trainer."""
 
 
-def terms() -> Iterator[Callable[[], Penalty]]:
-    """Yields a builder of every combination of estimator, placement, granularity and importance, sensible or not."""
+def terms(named: Collection[str] | None = None) -> Iterator[Callable[[], Penalty]]:
+    """Yields a builder of every combination of estimator, placement, granularity and importance, sensible or not.
+
+    Args:
+        named: only those of estimators with these names, "full" among them; None: all.
+    """
+    chosen = [each for each in ESTIMATORS if named is None or name_of(each) in named]
     for estimator, placement, granularity, importance in itertools.product(
-        ESTIMATORS, PLACEMENTS, GRANULARITIES, IMPORTANCE
+        chosen, PLACEMENTS, GRANULARITIES, IMPORTANCE
     ):
         yield lambda e=estimator, p=placement, g=granularity, i=importance: kl.penalty(e, p, g, i, allow_biased=True)
-    for placement, weights in itertools.product(("loss", "reward", "to_go", "both"), PREFIX_WEIGHTS):
+    placements = ("loss", "reward", "to_go", "both") if named is None or "full" in named else ()
+    for placement, weights in itertools.product(placements, PREFIX_WEIGHTS):
         yield lambda p=placement, w=weights: kl.full_vocabulary(p, w, allow_biased=True)
 
 
-def kl_product() -> tuple[list[Configuration], list[str]]:
+def kl_product(named: Collection[str] | None = None) -> tuple[list[Configuration], list[str]]:
     """Returns estimator x placement x granularity x importance x reduction, and why the rest is refused."""
     accepted, refused = [], []
-    for build in terms():
+    for build in terms(named):
         try:
             term = build()
         except ValueError as error:

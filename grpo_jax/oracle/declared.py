@@ -1,11 +1,12 @@
 """What a whole composition promises: the KL term's target, and what everything around it does to that."""
 
+import functools
 from typing import NamedTuple
 
 import jax.numpy as jnp
 
 from grpo_jax.kl import Target
-from grpo_jax.losses import Degenerate, Group, Objective, Parts
+from grpo_jax.losses import Degenerate, Group, Objective, Reduction
 from grpo_jax.oracle.instance import exactly
 
 _FACTORS = {"E[R]": lambda size: 1.0, "(G-1)/G * E[R]": lambda size: (size - 1) / size}
@@ -19,11 +20,13 @@ class Declaration(NamedTuple):
         target: the gradient of its KL term, with the reason where it is none.
         scale: what reduction and advantage multiply it by.
         reward: the factor on the gradient of E[R]; None: no promise, or of another utility.
+        other_utility: whether the reward is promised to follow another utility than E[R].
     """
 
     target: Target
     scale: float
     reward: float | None
+    other_utility: bool
 
 
 def declaration(certified: Objective, group_size: int, off_policy: bool) -> Declaration:
@@ -36,8 +39,9 @@ def declaration(certified: Objective, group_size: int, off_policy: bool) -> Decl
     """
     parts = certified.parts
     target = certified.off_policy_target if off_policy else certified.target
-    factor = _FACTORS.get(parts.advantage.reward_target, lambda size: None)(group_size)
-    scale = _scale(parts)
+    words = parts.advantage.reward_target
+    factor = _FACTORS.get(words, lambda size: None)(group_size)
+    scale = _scale(parts.reduction)
     rescored = parts.mismatch is not None or parts.off_policy is not None
     if off_policy and rescored:
         target = target.without("bounded mismatch weights correct for another sampler only in part")
@@ -52,8 +56,8 @@ def declaration(certified: Objective, group_size: int, off_policy: bool) -> Decl
     shaped = parts.degenerate.shape is not None or _weight(parts.degenerate, False) != 1
     corrected = not off_policy or (parts.surrogate.corrects == "sequence" and not rescored)
     exact = corrected and not shaped and parts.reduction.constant_denominator and parts.entropy_coefficient == 0
-    rewarded = None if factor is None or not exact else factor * _scale(parts)
-    return Declaration(target, scale, rewarded)
+    rewarded = None if factor is None or not exact else factor * _scale(parts.reduction)
+    return Declaration(target, scale, rewarded, exact and factor is None and "not declared" != words)
 
 
 def undeclared(certified: Objective) -> tuple[str, ...]:
@@ -69,12 +73,14 @@ def undeclared(certified: Objective) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _scale(parts: Parts) -> float:
+@functools.lru_cache(maxsize=256)
+def _scale(reduction: Reduction) -> float:
     with exactly():
         one = jnp.ones((1, 1, 1))
-        return float(parts.reduction.reduce(one, one > 0).compute())
+        return float(reduction.reduce(one, one > 0).compute())
 
 
+@functools.lru_cache(maxsize=256)
 def _weight(rule: Degenerate, degenerate: bool) -> float:
     """The weight of a degenerate group, or of one whose rewards differ by very little."""
     rewards = jnp.array([0.0, 0.0 if degenerate else 1e-6 + rule.tolerance])

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from grpo_jax.kl import Target
-from grpo_jax.losses import Objective
+from grpo_jax.losses import Objective, Parts
 from grpo_jax.oracle.declared import declaration
 from grpo_jax.oracle.exact import Expectation
 from grpo_jax.oracle.instance import Tables
@@ -27,6 +27,8 @@ class Record(NamedTuple):
     Attributes:
         estimator, placement, granularity, importance: the KL term; "none" where there is none.
         reduction, advantage, degenerate, surrogate: the rest of the objective.
+        extras: a mismatch correction, a rule that drops completions or an entropy bonus, in words; "" without.
+        group_size: members of a group, G.
         behaviour: "on" where the current policy samples, "off" where another one does.
         declared: the declared target in words, "none" included.
         reason: why nothing is declared, else "".
@@ -36,6 +38,8 @@ class Record(NamedTuple):
         residual: share of the gradient's norm outside all combinations of known targets.
         reward_distance: relative distance of everything else to what the advantage declares of grad E[R]; None where
             it declares another utility or nothing.
+        other_utility: whether the advantage declares another utility than E[R].
+        reward_angle: sine of the angle between the gradient of everything else and that of E[R].
         variance: trace of the covariance of the KL term's gradient for one group, per unit of beta squared and of the
             declared scale squared.
         reward_variance: the same for everything else.
@@ -52,6 +56,8 @@ class Record(NamedTuple):
     advantage: str
     degenerate: str
     surrogate: str
+    extras: str
+    group_size: int
     behaviour: str
     declared: str
     reason: str
@@ -59,11 +65,19 @@ class Record(NamedTuple):
     distances: dict[str, float | None]
     residual: float
     reward_distance: float | None
+    other_utility: bool
+    reward_angle: float
     variance: float
     reward_variance: float
     effective_sample_size: float
     agrees: bool
     sentence: str
+
+    @property
+    def wrong(self) -> bool:
+        """Whether a promise is broken; a promise of nothing is not, also where a policy is too simple to show why."""
+        broken = self.reward_distance is not None and not self.reward_distance < TOLERANCE
+        return broken or (self.distance is not None and not self.agrees)
 
 
 def judge(certified: Objective, tables: Tables, found: Expectation, group_size: int, off_policy: bool) -> Record:
@@ -101,6 +115,8 @@ def judge(certified: Objective, tables: Tables, found: Expectation, group_size: 
         advantage=parts.advantage.name,
         degenerate=parts.degenerate.name,
         surrogate=parts.surrogate.name,
+        extras=_extras(parts),
+        group_size=group_size,
         behaviour="off" if off_policy else "on",
         declared=declared.target.name,
         reason=declared.target.none,
@@ -108,12 +124,23 @@ def judge(certified: Objective, tables: Tables, found: Expectation, group_size: 
         distances=distances,
         residual=residual,
         reward_distance=reward_distance,
+        other_utility=declared.other_utility,
+        reward_angle=_residual(found.reward, tables.targets["reward"][:, None]),
         variance=found.kl_variance / declared.scale**2,
         reward_variance=found.reward_variance,
         effective_sample_size=min(1.0, float(1 / np.sum(tables.probabilities * np.square(tables.weights)))),
         agrees=agrees,
         sentence=_sentence(declared.target, distance, distances, residual, reward_distance, agrees),
     )
+
+
+def _extras(parts: Parts) -> str:
+    there = {
+        "mismatch correction": parts.mismatch is not None,
+        "drops completions": parts.off_policy is not None,
+        f"entropy bonus {parts.entropy_coefficient:g}": parts.entropy_coefficient > 0,
+    }
+    return ", ".join(what for what, present in there.items() if present)
 
 
 def _coefficients(target: Target) -> np.ndarray:
