@@ -3,8 +3,9 @@
 The one objective that trains a policy is the one that the tests differentiate exactly; see the README for a tour.
 """
 
-from grpo_jax import advantages, kl, losses, rewards, rollouts, tasks, updates
+from grpo_jax import advantages, kl, losses, oracle, rewards, rollouts, tasks, updates
 from grpo_jax.losses import degenerate, mismatch, objective, reductions, surrogates
+from grpo_jax.oracle import certify
 from grpo_jax.types import Batch, Prompts, Rollout, Scores, TrainState
 
 __all__ = [
@@ -14,11 +15,13 @@ __all__ = [
     "Scores",
     "TrainState",
     "advantages",
+    "certify",
     "degenerate",
     "kl",
     "losses",
     "mismatch",
     "objective",
+    "oracle",
     "reductions",
     "rewards",
     "rollouts",

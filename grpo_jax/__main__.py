@@ -1,4 +1,4 @@
-"""The command line: train, evaluate, sample. ``grpo-jax train --help`` lists every option."""
+"""The command line: train, evaluate, sample, certify. ``grpo-jax train --help`` lists every option."""
 
 import argparse
 import sys
@@ -14,6 +14,7 @@ from grpo_jax import checkpoints
 from grpo_jax.config import Config, load
 from grpo_jax.evaluation import evaluate
 from grpo_jax.memory import keep_freed_memory
+from grpo_jax.oracle import certify_shipped, heatmap, print_records, to_json
 from grpo_jax.presets import preset
 from grpo_jax.program import Program, compile_program
 from grpo_jax.tasks import decode, encode_prompts
@@ -83,6 +84,29 @@ class Sample:
     mesh: str | None = None
 
 
+@dataclass(frozen=True)
+class Certify:
+    """Print which gradient every shipped configuration follows, found exactly by listing all groups of completions.
+
+    Each is compared with what it declares; the exit status is 1 where a promise is broken.
+
+    Attributes:
+        estimator: only the KL terms of this one: k1, k2, k3, absolute, straight_through, clamped, full. None: all.
+        json: file for the records, one for each configuration and way of sampling.
+        plot: file for a picture of all distances, such as distances.png.
+        seed: of policy, reference, sampler and rewards.
+        vocabulary: number of token ids; token 0 ends a completion.
+        length: longest completion.
+    """
+
+    estimator: str | None = None
+    json: Path | None = None
+    plot: Path | None = None
+    seed: int = 0
+    vocabulary: int = 3
+    length: int = 3
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line.
 
@@ -102,6 +126,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             train(command.config, command.out or _free_folder(), resume=command.resume)
         elif isinstance(command, Evaluate):
             _evaluate(command)
+        elif isinstance(command, Certify):
+            return _certify(command)
         else:
             _sample(command)
     except KeyboardInterrupt:
@@ -118,12 +144,13 @@ def _failed(error: Exception | str, status: int) -> int:
     return status
 
 
-def _parse(words: list[str]) -> Train | Evaluate | Sample:
+def _parse(words: list[str]) -> Train | Evaluate | Sample | Certify:
     start = Train(config=_starting_point(words)) if words[:1] == ["train"] else Train()
     commands = (
         Annotated[Train, tyro.conf.subcommand("train", default=start)]
         | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
         | Annotated[Sample, tyro.conf.subcommand("sample")]
+        | Annotated[Certify, tyro.conf.subcommand("certify")]
     )
     return tyro.cli(commands, prog="grpo-jax", args=words, description=__doc__)  # pyright: ignore[reportArgumentType]
 
@@ -182,6 +209,19 @@ def _sample(command: Sample) -> None:
     for number, prompt in enumerate(command.prompts):
         for completion in completions[number * size : (number + 1) * size]:
             print(f"{prompt}{completion}")
+
+
+def _certify(command: Certify) -> int:
+    for path in (command.json, command.plot):
+        if path is not None and not path.parent.is_dir():
+            raise ValueError(f"{path}: there is no folder {path.parent}; make it first")
+    records = certify_shipped(command.estimator, command.seed, command.vocabulary, command.length)
+    print_records(records)
+    if command.json is not None:
+        to_json(records, command.json)
+    if command.plot is not None:
+        heatmap(records, command.plot)
+    return int(any(record.wrong for record in records))
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from matplotlib.figure import Figure
 from rich.console import Console, Group
 from rich.table import Table
 
@@ -45,8 +45,8 @@ class Certificate:
         """Returns both records as a JSON list; writes it where a path is given."""
         return to_json((self.on, self.off), path)
 
-    def plot(self, path: str | Path | None = None) -> Figure:
-        """Returns bars of the relative distances to every target; saves the picture where a path is given."""
+    def plot(self, path: str | Path | None = None) -> Any:
+        """Returns a Figure of the relative distances to every target; saves it where a path is given."""
         return plot((self.on, self.off), self.name, path)
 
     def __rich__(self) -> Group:
@@ -87,14 +87,16 @@ def table(records: Sequence[Record]) -> Table:
     return rows
 
 
-def plot(records: Sequence[Record], title: str, path: str | Path | None = None) -> Figure:
-    """Returns bars of the relative distances to every target, one colour a record, on a logarithmic axis.
+def plot(records: Sequence[Record], title: str, path: str | Path | None = None) -> Any:
+    """Returns a Figure with bars of the relative distances to every target, one colour a record, on a logarithmic axis.
 
     Args:
         records: a few records with the same targets.
         title: stands above.
         path: where to save the picture; its suffix decides the format.
     """
+    from matplotlib.figure import Figure  # takes a third of a second, which `import grpo_jax` need not
+
     figure = Figure(figsize=(9, 4), layout="constrained")
     axes = figure.subplots()
     names = list(records[0].distances)

@@ -172,7 +172,7 @@ def _follows_none(tables: Tables, known: np.ndarray, distances: dict[str, float 
     log_probs = tables.jacobian[:, : tables.mask.shape[1]].reshape(-1, len(known))
     spanned = np.linalg.matrix_rank(known) == np.linalg.matrix_rank(log_probs.T @ log_probs)
     apart = all(distance > MARGIN for distance in distances.values() if distance is not None)
-    return apart and (spanned or residual > RESIDUAL)
+    return bool(apart and (spanned or residual > RESIDUAL))
 
 
 def _agrees(gradient: np.ndarray, known: np.ndarray, target: Target, distance: float) -> bool:
