@@ -14,7 +14,7 @@ from grpo_jax.oracle.certificate import Certificate
 from grpo_jax.oracle.exact import expectation
 from grpo_jax.oracle.instance import Instance, Tables, enumerated, random_instance, tables
 from grpo_jax.oracle.judgement import Record, judge
-from grpo_jax.oracle.space import Groups, multisets, ordered
+from grpo_jax.oracle.space import Groups, multisets, ordered, sizes_in_words
 
 Subject = Callable | Penalty | Objective
 """What can be certified: an estimator (a function of the log-ratio), a KL term, or an objective."""
@@ -54,15 +54,16 @@ def certify(
         ValueError: too much to list, with the count, or a combination that has no meaning.
     """
     certified = as_objective(subject, placement, granularity, importance)
-    instance = policy
-    if not isinstance(policy, Instance):
-        rewards = 1
-        instance = random_instance(enumerated(policy, max_tokens, end_ids), seed, rewards)
-    assert isinstance(instance, Instance)
+    if isinstance(policy, Instance):
+        instance, sizes = policy, sizes_in_words(len(policy.rewards), (group_size,))
+    else:
+        listed = enumerated(policy, max_tokens, end_ids)
+        sizes = sizes_in_words(len(listed.space.mask), (group_size,))
+        instance = random_instance(listed, seed)
     records = [
         record(certified, tables(instance, off_policy), group_size, off_policy, beta) for off_policy in (False, True)
     ]
-    return Certificate(name_of(certified), records[0], records[1], certified.notes)
+    return Certificate(name_of(certified), records[0], records[1], (*certified.notes, f"summed over {sizes}"))
 
 
 def as_objective(

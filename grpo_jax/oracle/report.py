@@ -14,6 +14,7 @@ from grpo_jax.oracle import catalogue
 from grpo_jax.oracle.catalogue import Configuration
 from grpo_jax.oracle.certificate import distance_in_words
 from grpo_jax.oracle.judgement import Record
+from grpo_jax.oracle.space import count_completions, sizes_in_words
 from grpo_jax.oracle.sweep import evaluated, sweep
 
 SMALLEST = 1e-16
@@ -40,10 +41,12 @@ def certify_shipped(
     if vocabulary_size < 2 or max_tokens < 1:
         raise ValueError(f"certify: vocabulary {vocabulary_size} and length {max_tokens}; give at least 2 and 1")
     configurations = chosen(estimator)
+    count = count_completions(vocabulary_size, max_tokens, (0,))
+    sizes = sizes_in_words(count, {each.group_size for each in configurations})
     instances = evaluated((seed,), vocabulary_size, max_tokens)
     records = []
     with Progress(transient=True) as progress:
-        task = progress.add_task("certifying", total=len(configurations))
+        task = progress.add_task(f"certifying over {sizes}", total=len(configurations))
         for _, found in sweep(configurations, instances):
             records += found
             progress.advance(task)
@@ -104,10 +107,11 @@ def heatmap(records: Sequence[Record], path: str | Path | None = None) -> Any:
     figure = Figure(figsize=(11, 2 + 0.16 * len(on)), layout="constrained")
     for axes, behaviour in zip(figure.subplots(1, 2, sharey=True), ("on", "off"), strict=True):
         rows = [drawn[made_of, behaviour] for made_of in on]
-        names = list(rows[0].distances)
-        values = [[_colour(record.distances[name]) for name in names] for record in rows]
+        distances = [[record.distance, *record.distances.values()] for record in rows]
+        values = [[_colour(distance) for distance in row] for row in distances]
         image = axes.imshow(values, vmin=np.log10(SMALLEST), vmax=0, cmap="viridis", aspect="auto")
-        axes.set_xticks(range(len(names)), [name.replace("_", " ") for name in names], rotation=60, ha="right")
+        labels = ["what it declares", *(name.replace("_", " ") for name in rows[0].distances)]
+        axes.set_xticks(range(len(labels)), labels, rotation=60, ha="right")
         axes.set_title(f"{behaviour}-policy")
     figure.axes[0].set_yticks(range(len(on)), [", ".join(made_of) for made_of in on], fontsize=6)
     figure.colorbar(image, ax=figure.axes, label="log10 of the relative distance; dark: follows it")

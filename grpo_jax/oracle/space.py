@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -100,6 +101,21 @@ def _grow(vocabulary_size: int, max_tokens: int, end_ids: tuple[int, ...]) -> tu
     return tokens, nodes, np.arange(max_tokens) == last[:, None], prefixes
 
 
+def count_multisets(count: int, group_size: int) -> int:
+    """Returns how many groups there are irrespective of order, N + G - 1 choose G."""
+    return math.comb(count + group_size - 1, group_size)
+
+
+def sizes_in_words(count: int, group_sizes: Collection[int]) -> str:
+    """Returns how much there is to sum over; raises ValueError where any of it is too much to list."""
+    words = [f"{count:,} completions"]
+    for size in sorted(group_sizes):
+        groups = count_multisets(count, size)
+        check_groups(groups, count, size)
+        words.append(f"{groups:,} groups of {size}")
+    return ", ".join(words)
+
+
 def multisets(count: int, group_size: int, *, limit: int = LIMIT) -> Groups:
     """Lists every group irrespective of order, (N + G - 1 choose G) of them: for objectives symmetric in members.
 
@@ -111,7 +127,7 @@ def multisets(count: int, group_size: int, *, limit: int = LIMIT) -> Groups:
     Raises:
         ValueError: more than ``limit`` groups.
     """
-    _check_groups(math.comb(count + group_size - 1, group_size), count, group_size, limit)
+    check_groups(count_multisets(count, group_size), count, group_size, limit)
     members = np.array(list(itertools.combinations_with_replacement(range(count), group_size)), np.int32)
     multiplicity = np.full(len(members), float(math.factorial(group_size)))
     run = np.ones(len(members))
@@ -123,12 +139,13 @@ def multisets(count: int, group_size: int, *, limit: int = LIMIT) -> Groups:
 
 def ordered(count: int, group_size: int, *, limit: int = LIMIT) -> Groups:
     """Lists every ordered group, N^G of them; arguments and errors as in `multisets`."""
-    _check_groups(count**group_size, count, group_size, limit)
+    check_groups(count**group_size, count, group_size, limit)
     members = np.array(list(itertools.product(range(count), repeat=group_size)), np.int32)
     return Groups(members, np.ones(len(members)))
 
 
-def _check_groups(groups: int, count: int, group_size: int, limit: int) -> None:
+def check_groups(groups: int, count: int, group_size: int, limit: int = LIMIT) -> None:
+    """Raises ValueError where ``groups`` of ``group_size`` out of ``count`` completions are more than ``limit``."""
     if group_size < 1:
         raise ValueError(f"oracle: group_size is {group_size}; give at least 1")
     if groups > limit:

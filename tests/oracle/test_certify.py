@@ -170,6 +170,7 @@ def test_it_prints_saves_and_draws(tmp_path):
     assert "k3 in loss, token" in text
     assert "local_forward" in text
     assert repr(found) == text
+    assert "summed over 7 completions, 28 groups of 2" in text
     path = tmp_path / "k3.json"
     records = json.loads(found.to_json(path))
     assert json.loads(path.read_text()) == records

@@ -49,10 +49,11 @@ def test_the_picture_has_a_row_for_each_term_and_a_column_for_each_target(record
     figure = heatmap(records, path)
     assert path.stat().st_size > 5000
     on = figure.axes[0].images[0].get_array()
-    assert on.shape == (16, 8)
+    assert on.shape == (16, 9)
     sequence = [label.get_text() for label in figure.axes[0].get_yticklabels()].index("k2, loss, sequence, none")
     reverse = [label.get_text() for label in figure.axes[0].get_xticklabels()].index("reverse")
     assert on[sequence, reverse] < -12
+    assert on[sequence, 0] == on[sequence, reverse]
 
 
 def test_records_survive_json(records, tmp_path):
@@ -70,5 +71,7 @@ def test_names_are_found_by_their_beginning_and_unknown_ones_refused():
     assert len(report.chosen("full")) == 6 * 4
     with pytest.raises(ValueError, match=r"'k4'; choose one of k1, k2"):
         report.chosen("k4")
+    with pytest.raises(ValueError, match="1,093 completions make 597,871 groups of 2, more than"):
+        certify_shipped(vocabulary_size=4, max_tokens=6)
     with pytest.raises(ValueError, match="vocabulary 1 and length 3"):
         certify_shipped("k1", vocabulary_size=1)
