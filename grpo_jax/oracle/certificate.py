@@ -111,7 +111,7 @@ def plot(records: Sequence[Record], title: str, path: str | Path | None = None) 
     axes.set_xticks(range(len(names)), [name.replace("_", "\n") for name in names])
     axes.set_ylabel("relative distance")
     axes.set_title(title.replace("; ", "\n"), fontsize="medium")
-    axes.legend(fontsize="small")
+    figure.legend(fontsize="small", loc="outside lower center", ncols=len(records))
     if path is not None:
         figure.savefig(path)
     return figure

@@ -67,12 +67,8 @@ def expected_loss(
     def loss(params: Params) -> Float[Array, ""]:
         scores = score(params, instance.ref_params, entropy=True)
         sampler = score(instance.behaviour_params if off_policy else jax.lax.stop_gradient(params)).log_probs
-        known = (
-            score(instance.ref_params).log_probs,
-            sampler,
-            jnp.asarray(listed.space.mask),
-            jnp.asarray(instance.rewards),
-        )
+        fixed = jax.tree.map(jnp.asarray, (listed.space.mask, instance.rewards))
+        known = (score(instance.ref_params).log_probs, sampler, *fixed)
         weights = jnp.prod(jnp.exp(jnp.sum(sampler, axis=1))[members], axis=1) * groups.multiplicity
 
         def one(members):
