@@ -18,6 +18,8 @@ from grpo_jax.tasks import character_tokenizer
 from grpo_jax.tasks.arithmetic import ALPHABET
 
 HERE = Path(__file__).parent
+KEPT_MEMORY = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "2147483647"}
+"""What `grpo_jax.memory` does for our side, as glibc reads it from the environment."""
 
 
 def work_of(config: Config, prompt_tokens: int, steps: int, tunix_cache: int) -> dict[str, Any]:
@@ -33,9 +35,9 @@ def work_of(config: Config, prompt_tokens: int, steps: int, tunix_cache: int) ->
     }
 
 
-def side(command: list[str], work: dict[str, Any]) -> dict[str, Any]:
-    """Runs one side in a process of its own; returns what it measured."""
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+def side(command: list[str], work: dict[str, Any], settings: dict[str, str] | None = None) -> dict[str, Any]:
+    """Runs one side in a process of its own, with further environment variables; returns what it measured."""
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", **(settings or {})}
     done = subprocess.run(
         [*command, json.dumps(work)], cwd=HERE.parents[1], env=environment, capture_output=True, text=True
     )
@@ -49,6 +51,7 @@ def main(
     pairs: int = 3,
     steps: int = 6,
     tunix_cache: int = 0,
+    tunix_keeps_memory: bool = False,
     results: Path = HERE / "results.jsonl",
     smoke: bool = False,
 ) -> dict[str, Any]:
@@ -59,6 +62,7 @@ def main(
         pairs: how often each side runs, ours first, in turn.
         steps: timed steps of each run, after two that compile.
         tunix_cache: positions of Tunix's key-value cache; 0: as many as a sequence has, the least it accepts.
+        tunix_keeps_memory: give Tunix's process the memory settings that our command line gives itself.
         results: the file that the result is appended to.
         smoke: a tiny model, one pair, nothing appended: seconds.
     """
@@ -75,10 +79,12 @@ def main(
         ours.append(side([sys.executable, "-m", "experiments.throughput.ours"], work))
         print(f"pair {pair + 1}: ours {described(ours[-1])}", flush=True)
         if tunix_python is not None:
-            theirs.append(side([str(tunix_python.absolute()), str(HERE / "theirs.py")], work))
+            command = [str(tunix_python.absolute()), str(HERE / "theirs.py")]
+            theirs.append(side(command, work, KEPT_MEMORY if tunix_keeps_memory else None))
             print(f"pair {pair + 1}: Tunix {described(theirs[-1])}", flush=True)
     result = summary(ours, theirs) | {"cores": os.cpu_count(), "load_at_start": round(load, 2)}
     result |= {"date": datetime.date.today().isoformat(), "steps": steps, "tunix_cache": tunix_cache}
+    result["tunix_keeps_memory"] = tunix_keeps_memory
     print("\n".join(f"{name}: {value}" for name, value in result.items()))
     if not smoke:
         with results.open("a", encoding="utf-8") as file:
