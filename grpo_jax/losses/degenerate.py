@@ -112,7 +112,9 @@ def smooth(scale: float = 1e-3, denominator: Denominator = "all", tolerance: flo
 def entropy_shaped(alpha: float = 0.1, threshold: float = 0.5, tolerance: float = 0.0) -> Degenerate:
     """Builds RL-ZVP: degenerate groups get token advantages from the detached entropy H_t.
 
-    All right: A_t = alpha H_t. All wrong: A_t = -alpha (max_k H_k - H_t), k over the completion's tokens.
+    All right: A_t = alpha H_t. All wrong: A_t = -alpha (max_k H_k - H_t), k over the completion's tokens. It is added
+    to the group's own advantage, which holds a KL return in the reward, and the rewards' small differences where the
+    tolerance is positive.
 
     Args:
         alpha: advantage per nat of entropy, > 0.

@@ -172,8 +172,8 @@ def _token_advantages(
 ) -> Float[Array, "P G T"]:
     per_token = jnp.where(tokens.mask, advantages[..., None], 0)
     if parts.degenerate.shape is not None:
-        shaped = jax.vmap(parts.degenerate.shape)(groups, entropy, tokens.mask)
-        per_token = jnp.where(groups.degenerate[:, None, None], shaped, per_token)
+        # Added, not put in its place: a KL return in the reward is part of the group's own advantage.
+        per_token = per_token + jax.vmap(parts.degenerate.shape)(groups, entropy, tokens.mask)
     if parts.kl is None or parts.kl.token_cost is None:
         return per_token
     return per_token - beta * jnp.where(tokens.mask, per_completion(parts.kl.token_cost)(tokens), 0)

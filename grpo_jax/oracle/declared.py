@@ -50,8 +50,6 @@ def declaration(certified: Objective, group_size: int, off_policy: bool) -> Decl
     if parts.kl is not None and parts.kl.sequence_cost is not None:
         if factor is None:
             target = target.without(f"{parts.advantage.name} rescales a KL term in the reward")
-        if parts.degenerate.shape is not None:
-            target = target.without(parts.degenerate.price)
         scale *= 1.0 if factor is None else factor
     shaped = parts.degenerate.shape is not None or _weight(parts.degenerate, False) != 1
     corrected = not off_policy or (parts.surrogate.corrects == "sequence" and not rescored)
