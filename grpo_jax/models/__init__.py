@@ -1,8 +1,9 @@
-"""Policies behind pure functions: a small decoder, and tables small enough to enumerate."""
+"""Policies behind pure functions: a small decoder, and policies small enough to enumerate."""
 
+from grpo_jax.models.count import count_model
 from grpo_jax.models.decoder import decoder
 from grpo_jax.models.policy import Policy, Prefix
 from grpo_jax.models.tabular import position_tabular, prefix_tabular
 from grpo_jax.models.transformer import DecoderConfig
 
-__all__ = ["DecoderConfig", "Policy", "Prefix", "decoder", "position_tabular", "prefix_tabular"]
+__all__ = ["DecoderConfig", "Policy", "Prefix", "count_model", "decoder", "position_tabular", "prefix_tabular"]
