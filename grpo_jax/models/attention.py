@@ -1,7 +1,7 @@
 """Grouped-query attention over several sources of keys, and rotary positions; one sequence at a time."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +9,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 MASKED = -1e30
 """Stands for minus infinity in attention logits; finite, so that rows without any key stay finite."""
+
+
+def wide(dtype: Any) -> Any:
+    """Returns float32, or float64 where that is what is computed in: the dtype of sums, norms and softmax."""
+    return jnp.promote_types(dtype, jnp.float32)
 
 
 class KeyValues(NamedTuple):
@@ -38,9 +43,9 @@ class Source(NamedTuple):
 def attend(query: Float[Array, "T K R D"], sources: Sequence[Source]) -> Float[Array, "T K R D"]:
     """Attends to the union of several sources without ever joining them.
 
-    ``softmax(q k / sqrt(D)) v`` over all readable keys of all sources, computed in float32 with one common maximum and
-    one common denominator. As sources stay apart, one shared by a whole group (the prompt) is never repeated: under
-    vmap over the group's members it remains a single operand.
+    ``softmax(q k / sqrt(D)) v`` over all readable keys of all sources, computed in float32 (or wider) with one common
+    maximum and one common denominator. As sources stay apart, one shared by a whole group (the prompt) is never
+    repeated: under vmap over the group's members it remains a single operand.
 
     Args:
         query: ``[T, K, R, D]``, R query heads to each of K key-value heads.
@@ -61,36 +66,36 @@ def attend(query: Float[Array, "T K R D"], sources: Sequence[Source]) -> Float[A
 
 
 def _logits(query: Float[Array, "T K R D"], source: Source) -> Float[Array, "K T R S"]:
-    logits = jnp.einsum("tkrd,kds->ktrs", query, source.memory.keys, preferred_element_type=jnp.float32)
+    logits = jnp.einsum("tkrd,kds->ktrs", query, source.memory.keys, preferred_element_type=wide(query.dtype))
     return jnp.where(source.mask[None, :, None, :], logits, MASKED)
 
 
 def _read(weights: Float[Array, "K T R S"], memory: KeyValues) -> Float[Array, "K T R D"]:
     values = memory.values
-    return jnp.einsum("ktrs,ksd->ktrd", weights.astype(values.dtype), values, preferred_element_type=jnp.float32)
+    return jnp.einsum("ktrs,ksd->ktrd", weights.astype(values.dtype), values, preferred_element_type=weights.dtype)
 
 
 class Rotation(NamedTuple):
-    """Cosines and sines of the rotary angles of N positions, each ``[T, D/2]``, float32."""
+    """Cosines and sines of the rotary angles of N positions, each ``[N, D/2]``."""
 
     cosines: Float[Array, "N half"]
     sines: Float[Array, "N half"]
 
 
-def rotation(positions: Int[Array, " N"], head_dim: int, theta: float) -> Rotation:
-    """Returns the rotary angles ``position * theta^(-2 i / D)`` of every position.
+def rotation(positions: Int[Array, " N"], head_dim: int, theta: float, dtype: Any = jnp.float32) -> Rotation:
+    """Returns the rotary angles ``position * theta^(-2 i / D)`` of every position, computed in ``dtype``.
 
     References:
         Su et al. 2021, arXiv 2104.09864, eq. 34, with the halves convention of GPT-NeoX and Llama.
     """
-    frequencies = theta ** (-jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim)
-    angles = positions[:, None].astype(jnp.float32) * frequencies[None]
+    frequencies = theta ** (-jnp.arange(0, head_dim, 2, dtype=dtype) / head_dim)
+    angles = positions[:, None].astype(dtype) * frequencies[None]
     return Rotation(jnp.cos(angles), jnp.sin(angles))
 
 
 def rotate(x: Float[Array, "N H D"], angles: Rotation) -> Float[Array, "N H D"]:
-    """Rotates the pairs (i, i + D/2) of every head by its position's angles, in float32."""
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    """Rotates the pairs (i, i + D/2) of every head by its position's angles, in the angles' dtype."""
+    first, second = jnp.split(x.astype(angles.cosines.dtype), 2, axis=-1)
     cosines, sines = angles.cosines[:, None], angles.sines[:, None]
     rotated = [first * cosines - second * sines, second * cosines + first * sines]
     return jnp.concatenate(rotated, axis=-1).astype(x.dtype)

@@ -85,8 +85,10 @@ class _Decoder(NamedTuple):
             prompt, cache = memory
             query, own = _rows((*tokens.shape, 1), query, key, value)
             own = KeyValues(
-                keys=jax.lax.dynamic_update_slice_in_dim(cache.keys, own.keys, t, axis=4),
-                values=jax.lax.dynamic_update_slice_in_dim(cache.values, own.values, t, axis=3),
+                keys=jax.lax.dynamic_update_slice_in_dim(cache.keys, own.keys.astype(cache.keys.dtype), t, axis=4),
+                values=jax.lax.dynamic_update_slice_in_dim(
+                    cache.values, own.values.astype(cache.values.dtype), t, axis=3
+                ),
             )
             until_now = (jnp.arange(own.values.shape[3]) <= t)[None]
             return _attend_groups(query, own, until_now, prompt, prefix.mask), own

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from grpo_jax.models.attention import KeyValues, Rotation, rotate, rotation
+from grpo_jax.models.attention import KeyValues, Rotation, rotate, rotation, wide
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class DecoderConfig:
             (large models), instead of one set of parameters and code per layer (faster when small).
         remat_layers: recompute each layer in the backward pass instead of keeping what it computed (large models).
         dtype: "float32" or "bfloat16", what blocks compute in. Parameters, softmax, norms and log-probs are float32.
+            Parameters in float64, as the oracle has them, are computed with in float64 throughout, whatever this says.
         logits_per_chunk: scoring runs the head over as many positions at a time as keep ``[P G c V]`` at or under this
             many logits (at least one position), recomputing them in the backward pass where there are several chunks.
     """
@@ -89,10 +90,10 @@ def parameter(
 
 
 def rms_norm(x: Float[Array, "N width"], scale: Float[Array, " width"], epsilon: float) -> Float[Array, "N width"]:
-    """Returns ``x / sqrt(mean(x^2) + epsilon) * scale``, in float32, cast back to x's dtype."""
-    wide = x.astype(jnp.float32)
-    inverse = jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + epsilon)
-    return (wide * inverse * scale[None]).astype(x.dtype)
+    """Returns ``x / sqrt(mean(x^2) + epsilon) * scale``, in float32 or wider, cast back to x's dtype."""
+    widened = x.astype(wide(x.dtype))
+    inverse = jax.lax.rsqrt(jnp.mean(jnp.square(widened), axis=-1, keepdims=True) + epsilon)
+    return (widened * inverse * scale[None]).astype(x.dtype)
 
 
 class Block(nnx.Module):
@@ -139,17 +140,18 @@ class Block(nnx.Module):
         normed = rms_norm(x, self.attention_norm[...], self.config.norm_epsilon)
         query, key, value = (self._heads(normed, weight) for weight in (self.query, self.key, self.value))
         context, memory = attention(rotate(query, angles), rotate(key, angles), value)
-        x = x + context.reshape(x.shape[0], -1) @ self._cast(self.output).reshape(-1, self.config.width)
+        x = x + context.reshape(x.shape[0], -1) @ _cast(self.output, x).reshape(-1, self.config.width)
         normed = rms_norm(x, self.mlp_norm[...], self.config.norm_epsilon)
-        gated = jax.nn.silu(normed @ self._cast(self.gate)) * (normed @ self._cast(self.up))
-        return x + gated @ self._cast(self.down), memory
+        gated = jax.nn.silu(normed @ _cast(self.gate, x)) * (normed @ _cast(self.up, x))
+        return x + gated @ _cast(self.down, x), memory
 
     def _heads(self, x: Float[Array, "N width"], weight: nnx.Param) -> Float[Array, "N heads D"]:
-        flat = x @ self._cast(weight).reshape(self.config.width, -1)
+        flat = x @ _cast(weight, x).reshape(self.config.width, -1)
         return flat.reshape(x.shape[0], -1, self.config.head_dim)
 
-    def _cast(self, weight: nnx.Param) -> Array:
-        return weight[...].astype(self.config.dtype)
+
+def _cast(weight: nnx.Param, x: Array) -> Array:
+    return weight[...].astype(x.dtype)
 
 
 class Network(nnx.Module):
@@ -180,8 +182,9 @@ class Network(nnx.Module):
         Returns:
             Normalised hidden states ``[N, width]``, and the KeyValues per layer in the same form as memories.
         """
-        x = jnp.take(self.embedding[...], tokens, axis=0, mode="clip").astype(self.config.dtype)
-        angles = rotation(positions, self.config.head_dim, self.config.rope_theta)
+        embedded = jnp.take(self.embedding[...], tokens, axis=0, mode="clip")
+        x = embedded if embedded.dtype == jnp.float64 else embedded.astype(self.config.dtype)
+        angles = rotation(positions, self.config.head_dim, self.config.rope_theta, wide(x.dtype))
         through = self._scanned if self.config.scan_layers else self._unrolled
         x, kept = through(x, lambda block, x, memory: block(x, angles, partial(attention, memory)), memories)
         return rms_norm(x, self.final_norm[...], self.config.norm_epsilon), kept
@@ -212,6 +215,6 @@ class Network(nnx.Module):
         return [f"layer_{index}" for index in range(self.config.layers)]
 
     def logits(self, hidden: Float[Array, "*N width"]) -> Float[Array, "*N V"]:
-        """Returns next-token logits of normalised hidden states, float32."""
+        """Returns next-token logits of normalised hidden states, float32 or wider."""
         head = self.embedding[...].T if self.config.tied_head else self.head[...]
-        return jnp.matmul(hidden, head.astype(self.config.dtype), preferred_element_type=jnp.float32)
+        return jnp.matmul(hidden, head.astype(hidden.dtype), preferred_element_type=wide(hidden.dtype))

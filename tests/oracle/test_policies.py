@@ -1,5 +1,7 @@
 """Every kind of policy that can be listed: of fixed and of variable length, of two parameters, and a network."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -16,8 +18,8 @@ LISTED = {
     "two ends": (instance.enumerated(prefix_tabular(4, 2), 2, (0, 3)), 1e-13),
     "positions": (instance.enumerated(position_tabular(3, 2), 2, (1,)), 1e-13),
     "count": (instance.enumerated(count_model(), 5, ()), 1e-13),
-    # The decoder's own code computes in float32.
-    "decoder": (instance.enumerated(decoder(TINY), 2, (0,), prompt=(1, 2)), 2e-5),
+    "decoder": (instance.enumerated(decoder(TINY), 2, (0,), prompt=(1, 2)), 1e-13),
+    "decoder in bfloat16": (instance.enumerated(decoder(replace(TINY, dtype="bfloat16")), 2, (0,)), 1e-13),
 }
 TERMS = {
     "reverse": kl.penalty(kl.k1, "reward"),
