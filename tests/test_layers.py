@@ -18,6 +18,7 @@ ORDER = (
     "advantages",
     "kl",
     "losses",
+    "compat",
     "oracle",
     "updates",
     "sharding",
