@@ -1,9 +1,22 @@
 """Policies behind pure functions: a small decoder, and policies small enough to enumerate."""
 
+from grpo_jax.models import pretrained
+from grpo_jax.models.architecture import DecoderConfig, LinearScaling, LlamaScaling, RopeScaling
 from grpo_jax.models.count import count_model
 from grpo_jax.models.decoder import decoder
 from grpo_jax.models.policy import Policy, Prefix
 from grpo_jax.models.tabular import position_tabular, prefix_tabular
-from grpo_jax.models.transformer import DecoderConfig
 
-__all__ = ["DecoderConfig", "Policy", "Prefix", "count_model", "decoder", "position_tabular", "prefix_tabular"]
+__all__ = [
+    "DecoderConfig",
+    "LinearScaling",
+    "LlamaScaling",
+    "Policy",
+    "Prefix",
+    "RopeScaling",
+    "count_model",
+    "decoder",
+    "position_tabular",
+    "prefix_tabular",
+    "pretrained",
+]

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from grpo_jax.models.architecture import RopeScaling
+
 MASKED = -1e30
 """Stands for minus infinity in attention logits; finite, so that rows without any key stay finite."""
 
@@ -82,13 +84,27 @@ class Rotation(NamedTuple):
     sines: Float[Array, "N half"]
 
 
-def rotation(positions: Int[Array, " N"], head_dim: int, theta: float, dtype: Any = jnp.float32) -> Rotation:
+def rotation(
+    positions: Int[Array, " N"],
+    head_dim: int,
+    theta: float,
+    dtype: Any = jnp.float32,
+    scaling: RopeScaling | None = None,
+) -> Rotation:
     """Returns the rotary angles ``position * theta^(-2 i / D)`` of every position, computed in ``dtype``.
+
+    Args:
+        positions: from 0.
+        head_dim: width of a head, D, even.
+        theta: base of the frequencies.
+        dtype: of the result.
+        scaling: changes the frequencies; None: not at all.
 
     References:
         Su et al. 2021, arXiv 2104.09864, eq. 34, with the halves convention of GPT-NeoX and Llama.
     """
     frequencies = theta ** (-jnp.arange(0, head_dim, 2, dtype=dtype) / head_dim)
+    frequencies = frequencies if scaling is None else scaling(frequencies)
     angles = positions[:, None].astype(dtype) * frequencies[None]
     return Rotation(jnp.cos(angles), jnp.sin(angles))
 

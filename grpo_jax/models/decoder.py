@@ -7,10 +7,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from grpo_jax.models.architecture import DecoderConfig
 from grpo_jax.models.attention import KeyValues, Source, attend
 from grpo_jax.models.policy import Policy, Prefix
 from grpo_jax.models.scoring import score_positions
-from grpo_jax.models.transformer import DecoderConfig, Network
+from grpo_jax.models.transformer import Network
 from grpo_jax.types import Params, Prompts, Rollout, Scores
 
 
@@ -81,7 +82,7 @@ class _Decoder(NamedTuple):
         """Reads completion token number t of every member; see ``Policy``."""
         network = self._network(params)
 
-        def attention(memory: tuple[KeyValues, KeyValues], query: Array, key: Array, value: Array):
+        def attention(memory: tuple[KeyValues, KeyValues], window: Any, query: Array, key: Array, value: Array):
             prompt, cache = memory
             query, own = _rows((*tokens.shape, 1), query, key, value)
             own = KeyValues(
@@ -90,8 +91,9 @@ class _Decoder(NamedTuple):
                     cache.values, own.values.astype(cache.values.dtype), t, axis=3
                 ),
             )
-            until_now = (jnp.arange(own.values.shape[3]) <= t)[None]
-            return _attend_groups(query, own, until_now, prompt, prefix.mask), own
+            behind = t - jnp.arange(own.values.shape[3])[None]
+            readable = _near(behind >= 0, behind, window)
+            return _attend_groups(query, own, readable, prompt, _prompt_mask(prefix.mask, t[None], window)), own
 
         positions = jnp.broadcast_to(prefix.lengths[:, None] + t, tokens.shape)
         memories = (prefix.memory, cache) if self.config.scan_layers else tuple(zip(prefix.memory, cache, strict=True))
@@ -135,14 +137,15 @@ class _Decoder(NamedTuple):
         """Returns the hidden state at each prompt's last token, and keys and values per layer."""
         tokens, mask = prompts
         groups, width = mask.shape
-        readable = jnp.tril(jnp.ones((width, width), bool))[None] & mask[:, None]
+        earlier = jnp.tril(jnp.ones((width, width), bool))[None] & mask[:, None]
+        positions = jnp.cumsum(mask, axis=1) - 1
 
-        def attention(_: None, query: Array, key: Array, value: Array):
+        def attention(_: None, window: Any, query: Array, key: Array, value: Array):
             query, own = _rows((groups, width), query, key, value)
+            readable = _near(earlier, positions[:, :, None] - positions[:, None], window)
             attended = jax.vmap(lambda query, own, mask: attend(query, (Source(own, mask),)))(query, own, readable)
             return attended.reshape(groups * width, -1, self.config.head_dim), own
 
-        positions = jnp.cumsum(mask, axis=1) - 1
         safe = jnp.where(mask, tokens, 0)
         hidden, memory = self._network(params)(safe.reshape(-1), positions.reshape(-1), attention, None)
         last = jnp.max(jnp.where(mask, jnp.arange(width)[None], 0), axis=1)
@@ -152,11 +155,13 @@ class _Decoder(NamedTuple):
         """Returns the hidden state that predicts each completion token: the one before it."""
         prompts, mask = rollout.prompts, rollout.mask
         last, memory = self._read_prompts(params, prompts)
-        earlier = jnp.tril(jnp.ones((mask.shape[2],) * 2, bool))
+        steps = jnp.arange(mask.shape[2])
+        behind = steps[:, None] - steps[None]
 
-        def attention(prompt: KeyValues, query: Array, key: Array, value: Array):
+        def attention(prompt: KeyValues, window: Any, query: Array, key: Array, value: Array):
             query, own = _rows(mask.shape, query, key, value)
-            return _attend_groups(query, own, earlier, prompt, prompts.mask), own
+            readable = _near(behind >= 0, behind, window)
+            return _attend_groups(query, own, readable, prompt, _prompt_mask(prompts.mask, steps, window)), own
 
         positions = _lengths(prompts.mask)[:, None, None] + jnp.arange(mask.shape[2])[None, None]
         positions = jnp.broadcast_to(positions, mask.shape)
@@ -171,6 +176,17 @@ class _Decoder(NamedTuple):
 
 def _lengths(mask: Bool[Array, "P L"]) -> Int[Array, " P"]:
     return jnp.sum(mask, axis=1, dtype=jnp.int32)
+
+
+def _near(readable: Bool[Array, "*shape"], behind: Int[Array, "*shape"], window: Any) -> Bool[Array, "*shape"]:
+    """Restricts what may be read to keys less than a window behind the query."""
+    return readable if window is None else readable & (behind < window)
+
+
+def _prompt_mask(mask: Bool[Array, "P L"], steps: Int[Array, " T"], window: Any) -> Bool[Array, "P T L"]:
+    """Returns which prompt tokens completion tokens number ``steps`` may read."""
+    behind = (_lengths(mask)[:, None] - jnp.cumsum(mask, axis=1) + 1)[:, None] + steps[None, :, None]
+    return _near(jnp.broadcast_to(mask[:, None], behind.shape), behind, window)
 
 
 def _rows(
@@ -190,14 +206,12 @@ def _attend_groups(
     own: KeyValues,
     own_mask: Bool[Array, "T S"],
     prompt: KeyValues,
-    prompt_mask: Bool[Array, "P L"],
+    prompt_mask: Bool[Array, "P T L"],
 ) -> Float[Array, "N H D"]:
     """Lets every member of every group read its group's prompt, which stays one operand, and its own tokens."""
-    length = query.shape[2]
 
-    def one(query: Array, own: KeyValues, prompt: KeyValues, mask: Bool[Array, " L"]) -> Array:
-        shared = jnp.broadcast_to(mask[None], (length, mask.size))
-        return attend(query, (Source(prompt, shared), Source(own, own_mask)))
+    def one(query: Array, own: KeyValues, prompt: KeyValues, mask: Bool[Array, "T L"]) -> Array:
+        return attend(query, (Source(prompt, mask), Source(own, own_mask)))
 
     members = jax.vmap(one, in_axes=(0, 0, None, None))
     context = jax.vmap(members)(query, own, prompt, prompt_mask)

@@ -1,78 +1,20 @@
 """The decoder's network in Flax NNX: parameters, one block and the stack, over a list of N tokens."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from grpo_jax.models.architecture import DecoderConfig
 from grpo_jax.models.attention import KeyValues, Rotation, rotate, rotation, wide
 
 
-@dataclass(frozen=True)
-class DecoderConfig:
-    """Shape and numerics of a decoder; validated when built.
-
-    Attributes:
-        vocabulary_size: number of token ids, V.
-        layers: number of blocks.
-        width: width of the residual stream.
-        heads: query heads.
-        kv_heads: key-value heads; divides ``heads``.
-        head_dim: width of a head, even.
-        hidden: inner width of the feed-forward network.
-        rope_theta: base of the rotary frequencies.
-        norm_epsilon: added to the mean square in RMSNorm.
-        tied_head: whether the head is the transposed embedding.
-        scan_layers: keep the blocks' parameters stacked with a leading layer axis, compile one block and loop over it
-            (large models), instead of one set of parameters and code per layer (faster when small).
-        remat_layers: recompute each layer in the backward pass instead of keeping what it computed (large models).
-        dtype: "float32" or "bfloat16", what blocks compute in. Parameters, softmax, norms and log-probs are float32.
-            Parameters in float64, as the oracle has them, are computed with in float64 throughout, whatever this says.
-        logits_per_chunk: scoring runs the head over as many positions at a time as keep ``[P G c V]`` at or under this
-            many logits (at least one position), recomputing them in the backward pass where there are several chunks.
-    """
-
-    vocabulary_size: int
-    layers: int = 4
-    width: int = 256
-    heads: int = 8
-    kv_heads: int = 2
-    head_dim: int = 32
-    hidden: int = 1024
-    rope_theta: float = 10_000.0
-    norm_epsilon: float = 1e-6
-    tied_head: bool = True
-    scan_layers: bool = False
-    remat_layers: bool = False
-    dtype: str = "float32"
-    logits_per_chunk: int = 2**23
-
-    def __post_init__(self) -> None:
-        counts = ("vocabulary_size", "layers", "width", "heads", "kv_heads", "head_dim", "hidden", "logits_per_chunk")
-        for name in counts:
-            if getattr(self, name) < 1:
-                raise ValueError(f"DecoderConfig.{name} is {getattr(self, name)}; give at least 1")
-        for name in ("rope_theta", "norm_epsilon"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"DecoderConfig.{name} is {getattr(self, name)}; give a positive number")
-        if self.heads % self.kv_heads:
-            raise ValueError(
-                f"DecoderConfig.kv_heads is {self.kv_heads}, which does not divide heads {self.heads}; "
-                "give a divisor, or the same number for plain multi-head attention"
-            )
-        if self.head_dim % 2:
-            raise ValueError(f"DecoderConfig.head_dim is {self.head_dim}; rotary positions need an even number")
-        if self.dtype not in ("float32", "bfloat16"):
-            raise ValueError(f'DecoderConfig.dtype is {self.dtype!r}; give "float32" or "bfloat16"')
-
-
 def parameter(
-    rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str | None, ...], std: float | None = None
+    rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str | None, ...], std: float | None = None, value: float = 1.0
 ) -> nnx.Param:
     """Builds a float32 parameter; the one place where its shape, logical axes and initial values are described.
 
@@ -80,24 +22,41 @@ def parameter(
         rngs: gives one key, which is consumed.
         shape: dimensions.
         axes: a logical axis name, or None, per dimension.
-        std: standard deviation of the normal initial values; None: they all are one.
+        std: standard deviation of the normal initial values; None: they all are ``value``.
+        value: see ``std``.
 
     Returns:
         The parameter, with ``logical_axes`` as metadata.
     """
-    value = jnp.ones(shape) if std is None else std * jax.random.normal(rngs.params(), shape)
-    return nnx.Param(value, logical_axes=axes)
+    initial = jnp.full(shape, value) if std is None else std * jax.random.normal(rngs.params(), shape)
+    return nnx.Param(initial, logical_axes=axes)
 
 
-def rms_norm(x: Float[Array, "N width"], scale: Float[Array, " width"], epsilon: float) -> Float[Array, "N width"]:
-    """Returns ``x / sqrt(mean(x^2) + epsilon) * scale``, in float32 or wider, cast back to x's dtype."""
+def rms_norm(
+    x: Float[Array, "*N width"], scale: Float[Array, " width"], epsilon: float, offset: float = 0.0
+) -> Float[Array, "*N width"]:
+    """Returns ``x / sqrt(mean(x^2) + epsilon) * (offset + scale)``, in float32 or wider, cast back to x's dtype."""
     widened = x.astype(wide(x.dtype))
     inverse = jax.lax.rsqrt(jnp.mean(jnp.square(widened), axis=-1, keepdims=True) + epsilon)
-    return (widened * inverse * scale[None]).astype(x.dtype)
+    factor = scale.astype(widened.dtype) + offset if offset else scale
+    return (widened * inverse * factor.reshape((1,) * (x.ndim - 1) + factor.shape)).astype(x.dtype)
+
+
+class Layer(NamedTuple):
+    """What tells one layer from the next, besides its weights.
+
+    Attributes:
+        angles: rotary angles of the N positions.
+        window: how far back a token reads, itself included; None: as far as there is something. A number, or a scalar
+            array where layers are scanned.
+    """
+
+    angles: Rotation
+    window: Any
 
 
 class Block(nnx.Module):
-    """Pre-norm attention and SwiGLU; one layer, or all of them stacked where layers are scanned.
+    """Pre-norm attention and gated feed-forward network; one layer, or all of them stacked where layers are scanned.
 
     Sees a list of tokens and leaves to ``attention`` which sequences they belong to, so that every projection is one
     plain matrix product for prompts, completions and single decode steps alike.
@@ -109,45 +68,81 @@ class Block(nnx.Module):
         fan_in, residual = width**-0.5, (2 * config.layers) ** -0.5
         stack = [(config.layers, "layers")] if config.scan_layers else []
 
-        def weight(*shape_and_axes: tuple[int, str], std: float | None = None) -> nnx.Param:
+        def weight(*shape_and_axes: tuple[int, str], std: float | None = None, value: float = 1.0) -> nnx.Param:
             shape, axes = zip(*stack, *shape_and_axes, strict=True)
-            return parameter(rngs, shape, axes, std)
+            return parameter(rngs, shape, axes, std, value)
 
         embed, mlp, head = (width, "embed"), (config.hidden, "mlp"), (head_dim, "head_dim")
-        self.attention_norm = weight(embed)
-        self.query = weight(embed, (heads, "heads"), head, std=fan_in)
-        self.key = weight(embed, (kv_heads, "kv_heads"), head, std=fan_in)
-        self.value = weight(embed, (kv_heads, "kv_heads"), head, std=fan_in)
-        self.output = weight((heads, "heads"), head, embed, std=residual * (heads * head_dim) ** -0.5)
-        self.mlp_norm = weight(embed)
+        read, kept = (heads, "heads"), (kv_heads, "kv_heads")
+        one = partial(weight, value=1 - config.norm_offset)
+        self.attention_norm, self.mlp_norm = one(embed), one(embed)
+        self.query = weight(embed, read, head, std=fan_in)
+        self.key = weight(embed, kept, head, std=fan_in)
+        self.value = weight(embed, kept, head, std=fan_in)
+        self.output = weight(read, head, embed, std=residual * (heads * head_dim) ** -0.5)
         self.gate = weight(embed, mlp, std=fan_in)
         self.up = weight(embed, mlp, std=fan_in)
         self.down = weight(mlp, embed, std=residual * config.hidden**-0.5)
+        if config.input_bias:
+            nothing = partial(weight, value=0.0)
+            self.query_bias, self.key_bias, self.value_bias = (
+                nothing(read, head),
+                nothing(kept, head),
+                nothing(kept, head),
+            )
+        if config.head_norm:
+            self.query_norm, self.key_norm = one(head), one(head)
+        if config.output_norm:
+            self.attention_output_norm, self.mlp_output_norm = one(embed), one(embed)
 
     def __call__(
-        self, x: Float[Array, "N width"], angles: Rotation, attention: Callable
+        self, x: Float[Array, "N width"], layer: Layer, attention: Callable
     ) -> tuple[Float[Array, "N width"], KeyValues]:
         """Runs one layer.
 
         Args:
             x: the residual stream of N tokens.
-            angles: rotary angles of their positions.
-            attention: ``(query [N H D], key [N K D], value [N K D]) -> (context [N H D], KeyValues)``.
+            layer: the layer's rotary angles and window.
+            attention: ``(window, query [N H D], key [N K D], value [N K D]) -> (context [N H D], KeyValues)``.
 
         Returns:
             The residual stream, and the keys and values that ``attention`` returned.
         """
-        normed = rms_norm(x, self.attention_norm[...], self.config.norm_epsilon)
-        query, key, value = (self._heads(normed, weight) for weight in (self.query, self.key, self.value))
-        context, memory = attention(rotate(query, angles), rotate(key, angles), value)
-        x = x + context.reshape(x.shape[0], -1) @ _cast(self.output, x).reshape(-1, self.config.width)
-        normed = rms_norm(x, self.mlp_norm[...], self.config.norm_epsilon)
-        gated = jax.nn.silu(normed @ _cast(self.gate, x)) * (normed @ _cast(self.up, x))
-        return x + gated @ _cast(self.down, x), memory
+        attended, memory = self._attended(self._norm(x, self.attention_norm), layer, attention)
+        x = x + (self._norm(attended, self.attention_output_norm) if self.config.output_norm else attended)
+        normed = self._norm(x, self.mlp_norm)
+        gated = GATES[self.config.gate](normed @ _cast(self.gate, x)) * (normed @ _cast(self.up, x))
+        fed = gated @ _cast(self.down, x)
+        return x + (self._norm(fed, self.mlp_output_norm) if self.config.output_norm else fed), memory
+
+    def _attended(
+        self, x: Float[Array, "N width"], layer: Layer, attention: Callable
+    ) -> tuple[Float[Array, "N width"], KeyValues]:
+        config = self.config
+        query, key, value = (self._heads(x, weight) for weight in (self.query, self.key, self.value))
+        if config.input_bias:
+            biases = (self.query_bias, self.key_bias, self.value_bias)
+            query, key, value = (
+                heads + _cast(bias, x)[None] for heads, bias in zip((query, key, value), biases, strict=True)
+            )
+        if config.head_norm:
+            query, key = self._norm(query, self.query_norm), self._norm(key, self.key_norm)
+        query = rotate(query, layer.angles)
+        if config.query_scale is not None:
+            query = query * (config.query_scale * config.head_dim**0.5)
+        context, memory = attention(layer.window, query, rotate(key, layer.angles), value)
+        return context.reshape(x.shape[0], -1) @ _cast(self.output, x).reshape(-1, config.width), memory
+
+    def _norm(self, x: Float[Array, "*N width"], scale: nnx.Param) -> Float[Array, "*N width"]:
+        return rms_norm(x, scale[...], self.config.norm_epsilon, self.config.norm_offset)
 
     def _heads(self, x: Float[Array, "N width"], weight: nnx.Param) -> Float[Array, "N heads D"]:
         flat = x @ _cast(weight, x).reshape(self.config.width, -1)
         return flat.reshape(x.shape[0], -1, self.config.head_dim)
+
+
+GATES = {"silu": jax.nn.silu, "gelu": partial(jax.nn.gelu, approximate=True)}
+"""The nonlinearity of the feed-forward network's gate, by the name that `DecoderConfig` gives it."""
 
 
 def _cast(weight: nnx.Param, x: Array) -> Array:
@@ -163,7 +158,7 @@ class Network(nnx.Module):
         self.embedding = parameter(rngs, shape, ("vocabulary", "embed"), std)
         one = partial(Block, config, rngs=rngs)
         self.blocks: Any = one() if config.scan_layers else nnx.Dict({name: one() for name in self._layer_names()})
-        self.final_norm = parameter(rngs, (config.width,), ("embed",))
+        self.final_norm = parameter(rngs, (config.width,), ("embed",), value=1 - config.norm_offset)
         if not config.tied_head:
             self.head = parameter(rngs, shape[::-1], ("embed", "vocabulary"), std)
 
@@ -175,7 +170,7 @@ class Network(nnx.Module):
         Args:
             tokens: token ids; ids out of range read the nearest embedding.
             positions: their positions, each in its sequence.
-            attention: ``(memory, query, key, value) -> (context, KeyValues)``, see ``Block``.
+            attention: ``(memory, window, query, key, value) -> (context, KeyValues)``, see ``Block``.
             memories: one memory per layer, as a sequence (unrolled) or a pytree with a leading layer axis (scanned);
                 None when there is none.
 
@@ -184,25 +179,48 @@ class Network(nnx.Module):
         """
         embedded = jnp.take(self.embedding[...], tokens, axis=0, mode="clip")
         x = embedded if embedded.dtype == jnp.float64 else embedded.astype(self.config.dtype)
-        angles = rotation(positions, self.config.head_dim, self.config.rope_theta, wide(x.dtype))
+        if self.config.embedding_scale != 1:
+            x = x * jnp.asarray(self.config.embedding_scale, x.dtype)
+        kinds = self._kinds(positions, wide(x.dtype))
         through = self._scanned if self.config.scan_layers else self._unrolled
-        x, kept = through(x, lambda block, x, memory: block(x, angles, partial(attention, memory)), memories)
-        return rms_norm(x, self.final_norm[...], self.config.norm_epsilon), kept
+        x, kept = through(
+            x, lambda block, x, memory, layer: block(x, layer, partial(attention, memory)), memories, kinds
+        )
+        return rms_norm(x, self.final_norm[...], self.config.norm_epsilon, self.config.norm_offset), kept
 
-    def _scanned(self, x: Float[Array, "N width"], run: Callable, memories: Any) -> tuple:
+    def _kinds(self, positions: Int[Array, " N"], dtype: Any) -> tuple[Layer, Layer]:
+        """Returns what layers without and with a window have in common among themselves."""
+        config = self.config
+        everywhere = Layer(rotation(positions, config.head_dim, config.rope_theta, dtype, config.rope_scaling), None)
+        if config.window is None:
+            return everywhere, everywhere
+        theta = config.rope_theta if config.window_rope_theta is None else config.window_rope_theta
+        return everywhere, Layer(rotation(positions, config.head_dim, theta, dtype), config.window)
+
+    def _scanned(self, x: Float[Array, "N width"], run: Callable, memories: Any, kinds: tuple[Layer, Layer]) -> tuple:
         graphdef, weights = nnx.split(self.blocks)
+        everywhere, near = kinds
 
         def layer(x: Array, inputs: tuple) -> tuple:
-            weights, memory = inputs
-            return run(nnx.merge(graphdef, weights), x, memory)
+            weights, memory, windowed = inputs
+            kind = everywhere
+            if windowed is not None:
+                unlimited = everywhere._replace(window=jnp.iinfo(jnp.int32).max)
+                kind = jax.tree.map(lambda far, close: jnp.where(windowed, close, far), unlimited, near)
+            return run(nnx.merge(graphdef, weights), x, memory, kind)
 
-        return jax.lax.scan(self._recomputed(layer), x, (weights, memories))
+        windowed = jnp.asarray(self.config.windowed) if self.config.windowed else None
+        return jax.lax.scan(self._recomputed(layer), x, (weights, memories, windowed))
 
-    def _unrolled(self, x: Float[Array, "N width"], run: Callable, memories: Any) -> tuple:
+    def _unrolled(self, x: Float[Array, "N width"], run: Callable, memories: Any, kinds: tuple[Layer, Layer]) -> tuple:
         kept = []
         for index, name in enumerate(self._layer_names()):
             graphdef, weights = nnx.split(self.blocks[name])
-            layer = lambda weights, x, memory, graphdef=graphdef: run(nnx.merge(graphdef, weights), x, memory)  # noqa: E731
+            kind = kinds[bool(self.config.windowed) and self.config.windowed[index]]
+
+            def layer(weights: Any, x: Array, memory: Any, graphdef=graphdef, kind=kind) -> tuple:
+                return run(nnx.merge(graphdef, weights), x, memory, kind)
+
             x, memory = self._recomputed(layer)(weights, x, None if memories is None else memories[index])
             kept.append(memory)
         return x, tuple(kept)
