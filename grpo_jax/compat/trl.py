@@ -149,9 +149,9 @@ def trl_rloo(epsilon: float = 0.2, epsilon_high: float | None = None) -> Objecti
 
     **Follows** `reverse` on-policy. Off-policy nothing: the ratio is clipped, and the KL is that of the old policy.
 
-    **Move to** ``kl.penalty(kl.k1, "to_go")`` with ``advantages.leave_one_out()`` and
-    ``reductions.sequence_mean_of_token_sum()``: `reverse` too, without the noise of the past tokens' KL; for samples of
-    an older policy ``kl.penalty(kl.k3, "loss", importance=kl.importance.causal())``.
+    **Move to** ``kl.penalty(kl.k1, "to_go")`` with ``surrogates.sequence_importance_weighted()``, the same ratio
+    without the clip, and ``reductions.constant_length(L)``: `reverse`, on- and off-policy, without the noise of the
+    past tokens' KL.
 
     1. beta is 0.05 there by default.
     2. ``normalize_advantages`` (off by default) and ``reward_clip_range`` are left out: the first divides the KL term
