@@ -9,7 +9,7 @@ the current to the sampling policy. What stays differentiable in the weight deci
 | ``token`` | rho_t | the local target at the sampler's prefixes |
 | ``prefix`` | sg(w_{1:t-1}) rho_t | the local target |
 | ``sequence`` | w_{1:T} | the sequence target |
-| ``causal`` | w_{1:t} | the sequence target, with less variance |
+| ``causal`` | w_{1:t} | the sequence target, mostly with less variance |
 | ``detached_sequence`` | sg(w_{1:T}) | what the estimator follows on-policy |
 """
 
