@@ -155,8 +155,10 @@ def draw(found: Sequence[dict[str, Any]], path: Path) -> None:
     axes.set_yticks(places, [label.replace("gj.compat.", "").replace("gj.", "") for label in labels], fontsize=8)
     axes.set_xlim(0, 1.02)
     axes.set_ylim(-0.7, len(found) - 0.3)
+    policies = len(found[0]["distances_on"])
     axes.set_xlabel(
-        "relative distance to the gradient of the reverse KL, at the best scale (0: follows it, 1: no part)"
+        "relative distance to the gradient of the reverse KL, at the best scale (0: same direction)\n"
+        f"bars: median of {policies} random policies; lines: their range"
     )
     axes.set_title(
         "How far the KL terms of other libraries are from reverse KL; A, B, C: what to move to", fontsize="medium"

@@ -31,8 +31,8 @@ def standardised(ddof: int = 1, epsilon: float | int = 1e-4) -> Advantage:
     .. math:: A_i = \frac{r_i - \bar r}{\sqrt{\sum_j (r_j - \bar r)^2 / (G - ddof)} + \epsilon}
 
     Dividing follows another utility than E[R]: 2 arcsin sqrt(p) for 0/1 rewards as G grows. Libraries differ, and so
-    do their numbers for [1, 0, 0, 0]: 1.4997 with ddof 1, epsilon 1e-4 (TRL, verl, Tunix; the default here), 1.7321
-    with ddof 0, epsilon near 0.
+    do their numbers for [1, 0, 0, 0]: 1.4997 with ddof 1, epsilon 1e-4 (TRL; the default here), 1.5 with epsilon 1e-6
+    (verl, SkyRL, slime, Tunix), 1.7321 with ddof 0, epsilon near 0 (open-instruct).
 
     1. Equal rewards give exactly 0; the formula as written gives up to .96 (.7 x 16 in float32, epsilon 1e-9).
     2. A KL return is never subtracted from the reward before this: in a group of equal rewards it would be blown up
