@@ -33,7 +33,7 @@ def test_ours_are_unbiased_but_for_frozen_prefixes():
 
 
 def test_samples_of_another_policy_need_weights_of_what_came_before():
-    for row in off_policy((2, 6, 12, 15), (0.25, 1.0), samples=1000):
+    for row in off_policy(OFF_POLICY, (2, 6, 12, 15), (0.25, 1.0), samples=1000):
         exact = row["follows"] == "reverse"
         assert exact == (row["configuration"] not in [each.name for each in OFF_POLICY[-3:]])
         assert row["relative_bias"] < UNBIASED if exact else row["relative_bias"] > 0.03
