@@ -13,10 +13,14 @@ from jaxtyping import Key
 from grpo_jax.components import Parts, build
 from grpo_jax.config import Config
 from grpo_jax.losses import Objective, assert_degenerate_gradients_are_zero
+from grpo_jax.oracle import LEAST_BLOCKS, Findings, sampled_findings
 from grpo_jax.rollouts import greedy, sampler
 from grpo_jax.sharding import batch_sharding, group_multiple, make_mesh, state_shardings
 from grpo_jax.types import Batch, Params, Rollout, TrainState
 from grpo_jax.updates import Learner, Score, gradient_share, learner, reference_scores
+
+_BLOCKS = 16
+"""Blocks that a batch is cut into for its certificate, where it has as many groups."""
 
 
 class Program(NamedTuple):
@@ -33,6 +37,8 @@ class Program(NamedTuple):
         generate: ``(params, prompts, *, key) -> Rollout``, G random completions per prompt.
         answer: the same, one greedy completion per prompt.
         share: ``(state, rollout, batch) -> []``, the share of the gradient that degenerate groups carry.
+        certificate: ``(state, rollout, batch) -> Findings``, which gradient the KL term follows as far as the batch
+            tells; None unless ``config.certify_every`` asks for it.
         check: ``(state, rollout, batch) -> None``, raises AssertionError where an invariant does not hold.
         shapes: the training state's shapes, with the devices they live on, to restore a checkpoint to.
         score: the policy's scoring function, temperature bound.
@@ -49,6 +55,7 @@ class Program(NamedTuple):
     generate: Callable[..., Rollout]
     answer: Callable[..., Rollout]
     share: Callable[[TrainState, Rollout, Batch], Any]
+    certificate: Callable[[TrainState, Rollout, Batch], Findings] | None
     check: Callable[[TrainState, Rollout, Batch], None]
     shapes: TrainState
     score: Score
@@ -87,6 +94,7 @@ def compile_program(config: Config, objective: Objective | None = None) -> Progr
     random = sampler(parts.policy, parts.strategy, config.rollout.group_size, parts.max_tokens, ends, pad)
     best = sampler(parts.policy, greedy(), 1, parts.max_tokens, ends, pad)
     placed = partial(jax.jit, in_shardings=(states, groups, groups))
+    certificate = placed(_certificate(score, parts, config)) if config.certify_every else None
     invariants = placed(_check_invariants(score, parts, config.update.micro_batches))
     return Program(
         parts=parts,
@@ -99,6 +107,7 @@ def compile_program(config: Config, objective: Objective | None = None) -> Progr
         generate=_sampler(random, states.params, groups),
         answer=_sampler(best, states.params, groups),
         share=placed(_share(score, parts, config.update.micro_batches)),
+        certificate=certificate,
         check=chex.chexify(invariants, async_check=False) if config.check_invariants else invariants,
         shapes=shapes,
         score=score,
@@ -122,6 +131,7 @@ def _check(config: Config) -> None:
         "checkpoint_every": (config.checkpoint_every, 1),
         "keep_checkpoints": (config.keep_checkpoints, 1),
         "gradient_share_every": (config.gradient_share_every, 0),
+        "certify_every": (config.certify_every, 0),
     }
     for name, (value, lowest) in least.items():
         if value < lowest:
@@ -196,6 +206,34 @@ def _share(score: Score, parts: Parts, micro_batches: int) -> Callable:
         return measure(state.params, rollout, filled, beta, state.ref_params)
 
     return share
+
+
+def _certificate(score: Score, parts: Parts, config: Config) -> Callable:
+    if parts.objective.parts.kl is None:
+        raise ValueError("certify_every has no effect, since the objective has no KL term; give 0, or beta above 0")
+    if not parts.reference.needs_params:
+        raise ValueError(
+            f"certify_every needs the parameters of a reference policy, which {parts.reference.description} has not; "
+            "give 0, or another reference"
+        )
+    if config.rollout.prompts < LEAST_BLOCKS:
+        raise ValueError(
+            f"certify_every compares groups with each other, but rollout.prompts is {config.rollout.prompts}; give at "
+            f"least {LEAST_BLOCKS}"
+        )
+    micro_batches = config.update.micro_batches
+    # Blocks of equal size where they can be, small enough for memory, and few: more add no power, but passes of little.
+    size = -(-config.rollout.prompts // max(_BLOCKS, micro_batches))
+    blocks = max(config.rollout.prompts // size, LEAST_BLOCKS)
+    estimate = sampled_findings(score, parts.objective, config.rollout.group_size, blocks=blocks)
+    scored = reference_scores(score, parts.reference, micro_batches=micro_batches)
+
+    def certificate(state: TrainState, rollout: Rollout, batch: Batch) -> Findings:
+        batch = batch.check()._replace(ref_log_probs=scored(state.ref_params, rollout, batch))
+        beta = parts.controller.beta(state.controller)
+        return estimate(state.params, rollout, batch, beta, state.ref_params, jax.random.key(0))
+
+    return certificate
 
 
 def _check_invariants(score: Score, parts: Parts, micro_batches: int) -> Callable:

@@ -12,7 +12,7 @@ import numpy as np
 from grpo_jax import checkpoints
 from grpo_jax.config import Config, from_dict, load, to_dict
 from grpo_jax.evaluation import Evaluation, described, evaluate, out_of_domain
-from grpo_jax.experience import Collector, Experience
+from grpo_jax.experience import Collector
 from grpo_jax.losses import Objective
 from grpo_jax.metrics import (
     Progress,
@@ -28,8 +28,9 @@ from grpo_jax.metrics import (
     write_json,
     write_samples,
 )
+from grpo_jax.oracle import as_row
 from grpo_jax.program import Program, compile_program
-from grpo_jax.types import TrainState
+from grpo_jax.types import Batch, Rollout, TrainState
 from grpo_jax.warm_start import TrainingStopped, warm_started
 
 MAY_DIFFER = ("steps", "checkpoint_every", "keep_checkpoints", "mesh")
@@ -138,8 +139,9 @@ def _loop(run: Run, state: TrainState) -> TrainState:
         # fold_in leaves the state's own key as it was, so no two steps, resumed or not, share noise.
         found = collector.collect(state.params, position, key=jax.random.fold_in(state.key, done))
         sampled = time.monotonic()
-        row = _diagnosed(run, state, found, step)
-        state, metrics = program.update(state, program.place(found.rollout), program.place(found.batch))
+        placed = program.place((found.rollout, found.batch))
+        row = _diagnosed(run, state, placed, step)
+        state, metrics = program.update(state, *placed)
         state = _at_position(state, program, position + found.consumed)
         row |= _numbers(jax.device_get(metrics)) | {"rounds": float(found.rounds)}
         row |= {"seconds_sampling": sampled - began, "seconds": time.monotonic() - began}
@@ -153,14 +155,15 @@ def _loop(run: Run, state: TrainState) -> TrainState:
     return state
 
 
-def _diagnosed(run: Run, state: TrainState, found: Experience, step: int) -> dict[str, float]:
-    config, program = run.config, run.program
+def _diagnosed(run: Run, state: TrainState, placed: tuple[Rollout, Batch], step: int) -> dict[str, float]:
+    config, program, row = run.config, run.program, {}
     if config.check_invariants:
-        program.check(state, program.place(found.rollout), program.place(found.batch))
+        program.check(state, *placed)
     if config.gradient_share_every and step % config.gradient_share_every == 0:
-        share = program.share(state, program.place(found.rollout), program.place(found.batch))
-        return {"degenerate_gradient_share": float(share)}
-    return {}
+        row["degenerate_gradient_share"] = float(program.share(state, *placed))
+    if program.certificate and step % config.certify_every == 0:
+        row |= as_row(jax.device_get(program.certificate(state, *placed)))
+    return row
 
 
 def _at_position(state: TrainState, program: Program, position: int) -> TrainState:

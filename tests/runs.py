@@ -47,6 +47,7 @@ def compiled(config, objective=None, devices=1):
     same = replace(TINY, **{name: getattr(config, name) for name in ("task", "model", "reward")}, rollout=rollout)
     same = replace(same, objective=config.objective, beta=config.beta, reference=config.reference, update=update)
     same = replace(same, evaluation=evaluation, mesh=config.mesh, check_invariants=config.check_invariants)
+    same = replace(same, certify_every=min(config.certify_every, 1))
     return with_reward(_compiled(same, objective, devices), odd)
 
 

@@ -123,6 +123,7 @@ FLIPS = {
     "checkpoint_every": Flip(3),
     "keep_checkpoints": Flip(1),
     "gradient_share_every": Flip(3),
+    "certify_every": Flip(2),
     "check_invariants": Flip(True),
 }
 

@@ -32,7 +32,7 @@ class Step(NamedTuple):
 
 def stepped(program, before, found=None, groups=8):
     """One update of a policy, from experience of its own where none is given."""
-    params = jax.tree.map(lambda leaf, like: jax.device_put(leaf, like.sharding), before, program.shapes.params)
+    params = placed_like(program, before)
     if found is None:
         collector = Collector(program.parts, program.generate, groups, program.rows, TINY.rollout.group_size, 0)
         found = collector.collect(params, 0, key=KEY)
@@ -78,6 +78,10 @@ def assert_near(one, other, rtol=1e-4, atol=1e-5):
         ({"checkpoint_every": 0}, "checkpoint_every is 0"),
         ({"keep_checkpoints": 0}, "keep_checkpoints is 0"),
         ({"gradient_share_every": -1}, "gradient_share_every is -1"),
+        ({"certify_every": -1}, "certify_every is -1; give at least 0"),
+        ({"certify_every": 1, "beta.value": 0.0}, "certify_every has no effect, since the objective has no KL term"),
+        ({"certify_every": 1, "reference.kind": "behaviour"}, "certify_every needs the parameters of a reference"),
+        ({"certify_every": 1, "rollout.prompts": 2}, "rollout.prompts is 2; give at least 3"),
         ({"mesh": "data=3"}, "mesh 'data=3' needs 3 devices, but there are 8"),
         ({"mesh": "data=4,fsdp=-1,tensor=3"}, "mesh 'data=4,fsdp=-1,tensor=3': 8 devices do not divide by 12"),
         ({"mesh": "rows=8"}, "unknown axis 'rows'"),
@@ -142,6 +146,34 @@ def test_prompts_that_do_not_fit_the_mesh_are_padded_and_change_nothing(one_devi
 def test_micro_batches_change_nothing_but_rounding(one_device):
     program = compiled(changed(TINY, {"update.micro_batches": 2}))
     assert_near(stepped(program, one_device.before, one_device.found).metrics, one_device.metrics)
+
+
+@pytest.mark.parametrize(
+    "mesh", ["", pytest.param("data=4,fsdp=2", marks=pytest.mark.slow)], ids=lambda mesh: mesh or "one device"
+)
+def test_a_certificate_of_a_batch_finds_what_is_declared_wherever_it_is_computed(mesh, one_device):
+    """After one update the policy is off its reference; the batch is padded from six groups to eight."""
+    program = compiled(changed(TINY, {"certify_every": 1, "mesh": mesh}), devices=8 if mesh else 1)
+    step = stepped(program, one_device.before, groups=6)
+    fresh = program.state(placed_like(program, one_device.before), key=KEY)
+    moved = fresh._replace(params=placed_like(program, one_device.after))
+    placed = program.place((step.found.rollout, step.found.batch))
+    same = jax.device_get(program.certificate(fresh, *placed))
+    assert same.variance.value == 0
+    assert np.isnan([same.relative_bias.value, same.cosine.value]).all()
+    found = jax.device_get(program.certificate(moved, *placed))
+    assert found.groups == 6
+    assert found.variance.value > 0
+    assert found.squared_bias.low == 0
+    assert found.effective_sample_size == 1
+    host = jax.device_put((moved, step.found.rollout, step.found.batch), jax.devices()[0])
+    plain = compiled(changed(TINY, {"certify_every": 1})).certificate(*host)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(plain), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
+
+
+def placed_like(program, params):
+    return jax.tree.map(lambda leaf, like: jax.device_put(leaf, like.sharding), params, program.shapes.params)
 
 
 class Leaky(Objective):

@@ -331,6 +331,18 @@ def test_an_objective_of_ones_own_is_used(tmp_path, monkeypatch):
     assert seen[0] is own
 
 
+def test_certificates_are_written_every_so_often_and_change_nothing_else(whole, tmp_path):
+    train.train(replace(TINY, steps=6, certify_every=3), tmp_path / "run")
+    rows = rows_of(tmp_path / "run")
+    named = [{name for name in row if name.startswith("certificate_")} for row in rows]
+    assert [row["step"] for row, names in zip(rows, named, strict=True) if names] == [3, 6]
+    assert "certificate_variance" in named[3]
+    assert all(row[name] is not None for row, names in zip(rows, named, strict=True) for name in names)
+    without = [{name: row[name] for name in row.keys() - names} for row, names in zip(rows, named, strict=True)]
+    assert without == rows_of(whole[0])
+    assert_same(final_state(tmp_path / "run"), final_state(whole[0]))
+
+
 def test_replaced_groups_move_the_position_on(tmp_path):
     config = changed(TINY, {"rollout.resample_rounds": 2})
     train.train(config, tmp_path / "run")

@@ -182,7 +182,7 @@ def check_jacobian(listed: Enumerated, params: Params) -> None:
         raise ValueError(
             f"oracle: {len(listed.space.mask):,} completions of {listed.space.mask.shape[1]} tokens by {size:,} "
             f"parameters make a Jacobian of {8 * entries / 2**30:.1f} GiB, more than {JACOBIAN_LIMIT / 2**30:g}; take "
-            "a smaller policy, or estimate by Monte Carlo from samples"
+            "a smaller policy, or estimate by Monte Carlo from samples: grpo_jax.oracle.certify_sampled"
         )
 
 

@@ -68,7 +68,8 @@ def completions(vocabulary_size: int, max_tokens: int, end_ids: tuple[int, ...] 
     if count > limit:
         raise ValueError(
             f"oracle: {vocabulary_size} tokens and {max_tokens} positions make {count:,} completions, more than "
-            f"{limit:,}; take a smaller vocabulary or length, raise limit, or estimate by Monte Carlo from samples"
+            f"{limit:,}; take a smaller vocabulary or length, raise limit, or estimate by Monte Carlo from samples: "
+            "grpo_jax.oracle.certify_sampled"
         )
     tokens, nodes, finished, prefixes = _grow(vocabulary_size, max_tokens, end_ids)
     lengths = np.argmax(finished, axis=1) + 1
@@ -151,5 +152,6 @@ def check_groups(groups: int, count: int, group_size: int, limit: int = LIMIT) -
     if groups > limit:
         raise ValueError(
             f"oracle: {count:,} completions make {groups:,} groups of {group_size}, more than {limit:,}; take a "
-            "smaller group_size, vocabulary or length, raise limit, or estimate by Monte Carlo from samples"
+            "smaller group_size, vocabulary or length, raise limit, or estimate by Monte Carlo from samples: "
+            "grpo_jax.oracle.certify_sampled"
         )
