@@ -10,6 +10,7 @@ import numpy as np
 import tyro
 
 from experiments.migration.rows import REDUCTION, ROWS, SURROGATES, TERMS, Row, built, replacement
+from grpo_jax.advantages import leave_one_out
 from grpo_jax.losses import Objective, declaration, reductions
 from grpo_jax.models import prefix_tabular
 from grpo_jax.oracle import Tables, enumerated, expectation, judge, multisets, random_instance, tables
@@ -60,10 +61,10 @@ def main(
 def described(row: Row) -> dict[str, Any]:
     """What is known of a configuration without computing: its options and all that is declared."""
     whole, alone, instead = built(row.code), built(row.unclamped or row.code), replacement(row)
-    constant = reductions.sequence_mean_of_token_sum()
+    parts = alone.parts._replace(advantage=leave_one_out(), reduction=reductions.sequence_mean_of_token_sum())
     clamped = " within the clamp" if row.unclamped else ""
-    on = declaration.on_policy(alone.parts.kl, constant).name
-    off = declaration.off_policy(alone.parts.kl, alone.parts.surrogate, constant).name
+    on = declaration.on_policy(parts).name
+    off = declaration.off_policy(parts).name
     return row._asdict() | {
         "term_on": on + clamped,
         "term_off": off + ("" if off == "none" else clamped),

@@ -6,6 +6,7 @@ from grpo_jax.kl.targets import at_sampler_prefixes
 from grpo_jax.losses.degenerate import Degenerate
 from grpo_jax.losses.reductions import Reduction
 from grpo_jax.losses.surrogates import Surrogate
+from grpo_jax.losses.terms import Parts
 
 
 def check_parts(advantage: Advantage, surrogate: Surrogate, kl: Penalty | None, degenerate: Degenerate) -> None:
@@ -31,21 +32,38 @@ def check_parts(advantage: Advantage, surrogate: Surrogate, kl: Penalty | None, 
         )
 
 
-def on_policy(kl: Penalty | None, reduction: Reduction) -> Target:
-    """Returns the gradient that the KL term follows when the current policy sampled."""
-    return Target() if kl is None else _reduced(kl.target, reduction)
+SCALES = {"E[R]": lambda size: 1.0, "(G-1)/G * E[R]": lambda size: (size - 1) / size}
+"""What a group of G multiplies the gradient of E[R], and of a KL term in the reward, by: for each ``reward_target``."""
 
 
-def off_policy(kl: Penalty | None, surrogate: Surrogate, reduction: Reduction) -> Target:
-    """Returns the gradient that the KL term follows when an older policy sampled."""
+def on_policy(parts: Parts) -> Target:
+    """Returns the gradient that the KL term follows when the current policy sampled, up to a constant scale."""
+    return Target() if parts.kl is None else _weakened(_reduced(parts.kl.target, parts.reduction), parts)
+
+
+def off_policy(parts: Parts) -> Target:
+    """Returns the gradient that the KL term follows when an older policy sampled, up to a constant scale."""
+    kl = parts.kl
     if kl is None:
         return Target()
     cost = kl.cost_target
     if kl.loss is None or kl.placement == "both":
-        cost = _corrected(kl, surrogate)
-    if kl.loss is None:
-        return _reduced(cost, reduction)
-    return _reduced(kl.loss_off_policy.plus(cost), reduction)
+        cost = _corrected(kl, parts.surrogate)
+    target = cost if kl.loss is None else kl.loss_off_policy.plus(cost)
+    target = _weakened(_reduced(target, parts.reduction), parts)
+    if parts.mismatch is not None or parts.off_policy is not None:
+        return target.without("bounded mismatch weights correct for another sampler only in part")
+    return target
+
+
+def _weakened(target: Target, parts: Parts) -> Target:
+    """Takes a declaration back where the weights of groups or the advantage's scale depend on the rewards."""
+    if parts.degenerate.reweights:
+        target = target.without(parts.degenerate.price)
+    in_reward = parts.kl is not None and parts.kl.sequence_cost is not None
+    if in_reward and parts.advantage.reward_target not in SCALES:
+        target = target.without(f"{parts.advantage.name} rescales a KL term in the reward")
+    return target
 
 
 def notes(

@@ -41,6 +41,7 @@ class Degenerate(NamedTuple):
         shape: ``(Group, entropy [G T], mask [G T]) -> advantages [G T]`` for degenerate groups; None: they keep 0.
         tolerance: spread up to which a group counts as degenerate, in units of the reward.
         price: what the rule does to the objective, in words.
+        reweights: whether a group's weight is ever not 1, so that the KL term follows another objective.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Degenerate(NamedTuple):
     shape: Callable[[Group, Array, Array], Array] | None
     tolerance: float
     price: str
+    reweights: bool = False
 
 
 def keep(tolerance: float = 0.0) -> Degenerate:
@@ -78,7 +80,7 @@ def mask(denominator: Denominator = "all", tolerance: float = 0.0) -> Degenerate
     _check_tolerance("mask", tolerance)
     counts_dead = _counts_dead("mask", denominator)
     price = "the KL term no longer sees prompts whose completions all score alike"
-    return Degenerate(f"mask({denominator})", lambda group: _live(group), counts_dead, None, tolerance, price)
+    return Degenerate(f"mask({denominator})", _live, counts_dead, None, tolerance, price, True)
 
 
 def smooth(scale: float = 1e-3, denominator: Denominator = "all", tolerance: float = 0.0) -> Degenerate:
@@ -106,7 +108,7 @@ def smooth(scale: float = 1e-3, denominator: Denominator = "all", tolerance: flo
         return jnp.where(group.degenerate, 0, jnp.tanh(std / scale))
 
     price = "the KL term is weighted by how much a prompt's rewards differ"
-    return Degenerate(f"smooth({scale:g}, {denominator})", weight, counts_dead, None, tolerance, price)
+    return Degenerate(f"smooth({scale:g}, {denominator})", weight, counts_dead, None, tolerance, price, True)
 
 
 def entropy_shaped(alpha: float = 0.1, threshold: float = 0.5, tolerance: float = 0.0) -> Degenerate:

@@ -38,7 +38,7 @@ class Objective:
 
     Attributes:
         parts: the pieces it is made of.
-        target: the gradient its KL term follows on-policy.
+        target: the gradient its KL term follows on-policy, up to a constant scale (reduction, group size).
         off_policy_target: the same when an older policy sampled.
         notes: what else the composition does to the expected gradient, a sentence each.
     """
@@ -151,8 +151,8 @@ def objective(
     declaration.check_parts(advantage, surrogate, kl, rule)
     return Objective(
         parts,
-        declaration.on_policy(kl, reduction),
-        declaration.off_policy(kl, surrogate, reduction),
+        declaration.on_policy(parts),
+        declaration.off_policy(parts),
         declaration.notes(advantage, kl, rule, reweighted=mismatch is not None or off_policy is not None),
     )
 

@@ -7,10 +7,8 @@ import jax.numpy as jnp
 
 from grpo_jax.kl import Target
 from grpo_jax.losses import Degenerate, Group, Objective, Reduction
+from grpo_jax.losses.declaration import SCALES
 from grpo_jax.oracle.instance import exactly
-
-_FACTORS = {"E[R]": lambda size: 1.0, "(G-1)/G * E[R]": lambda size: (size - 1) / size}
-"""What an advantage may declare of the reward's gradient that is a number, by its words."""
 
 
 class Declaration(NamedTuple):
@@ -40,18 +38,13 @@ def declaration(certified: Objective, group_size: int, off_policy: bool) -> Decl
     parts = certified.parts
     target = certified.off_policy_target if off_policy else certified.target
     words = parts.advantage.reward_target
-    factor = _FACTORS.get(words, lambda size: None)(group_size)
+    factor = SCALES.get(words, lambda size: None)(group_size)
     scale = _scale(parts.reduction)
     rescored = parts.mismatch is not None or parts.off_policy is not None
-    if off_policy and rescored:
-        target = target.without("bounded mismatch weights correct for another sampler only in part")
-    if _weight(parts.degenerate, True) != 1 or _weight(parts.degenerate, False) != 1:
-        target = target.without(parts.degenerate.price)
     if parts.kl is not None and parts.kl.sequence_cost is not None:
-        if factor is None:
-            target = target.without(f"{parts.advantage.name} rescales a KL term in the reward")
         scale *= 1.0 if factor is None else factor
-    shaped = parts.degenerate.shape is not None or _weight(parts.degenerate, False) != 1
+    # A weight below 1 leaves the reward's gradient alone only where it is that of groups without one.
+    shaped = parts.degenerate.shape is not None or _weight(parts.degenerate) != 1
     corrected = not off_policy or (parts.surrogate.corrects == "sequence" and not rescored)
     exact = corrected and not shaped and parts.reduction.constant_denominator and parts.entropy_coefficient == 0
     rewarded = None if factor is None or not exact else factor * _scale(parts.reduction)
@@ -79,8 +72,8 @@ def _scale(reduction: Reduction) -> float:
 
 
 @functools.lru_cache(maxsize=256)
-def _weight(rule: Degenerate, degenerate: bool) -> float:
-    """The weight of a degenerate group, or of one whose rewards differ by very little."""
-    rewards = jnp.array([0.0, 0.0 if degenerate else 1e-6 + rule.tolerance])
+def _weight(rule: Degenerate) -> float:
+    """The weight of a group whose rewards differ by very little."""
+    rewards = jnp.array([0.0, 1e-6 + rule.tolerance])
     spread = jnp.max(rewards) - jnp.min(rewards)
-    return float(rule.weight(Group(rewards, rewards >= 0, spread, jnp.asarray(degenerate))))
+    return float(rule.weight(Group(rewards, rewards >= 0, spread, jnp.asarray(False))))

@@ -78,13 +78,11 @@ OTHER = {
 
 
 def alone(built):
-    """The declarations of the KL term under a constant denominator."""
-    constant = reductions.sequence_mean_of_token_sum()
-    kl_term, surrogate = built.parts.kl, built.parts.surrogate
-    return (
-        declaration.on_policy(kl_term, constant).name,
-        declaration.off_policy(kl_term, surrogate, constant).name,
+    """The declarations of the KL term with a linear advantage and a constant denominator."""
+    parts = built.parts._replace(
+        advantage=advantages.leave_one_out(), reduction=reductions.sequence_mean_of_token_sum()
     )
+    return declaration.on_policy(parts).name, declaration.off_policy(parts).name
 
 
 @functools.cache

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from grpo_jax import kl
-from grpo_jax.advantages import centred, from_function, leave_one_out
-from grpo_jax.losses import objective, reductions, surrogates
+from grpo_jax.advantages import centred, from_function, leave_one_out, standardised
+from grpo_jax.losses import degenerate, mismatch, objective, reductions, surrogates
 from grpo_jax.types import Batch, Scores
 from tests.references import tabular
 
@@ -267,3 +267,35 @@ def test_a_constant_length_only_scales_the_gradient():
     assert built.target.name == built.off_policy_target.name == "reverse"
     for gradient in expected_gradients(built):
         np.testing.assert_allclose(7 * gradient, EXACT["reverse"], atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("options", "on_policy", "off_policy"),
+    [
+        ({}, "reverse", "reverse"),
+        ({"degenerate": degenerate.entropy_shaped()}, "reverse", "reverse"),
+        ({"degenerate": degenerate.mask()}, "none", "none"),
+        ({"degenerate": degenerate.smooth()}, "none", "none"),
+        ({"mismatch": mismatch.truncated_token()}, "reverse", "none"),
+        ({"off_policy": mismatch.off_policy_sequences(0.1)}, "reverse", "none"),
+    ],
+)
+def test_whatever_reweights_groups_or_tokens_takes_the_declaration_back(options, on_policy, off_policy):
+    built = objective(
+        leave_one_out(),
+        surrogates.sequence_importance_weighted(),
+        reductions.sequence_mean_of_token_sum(),
+        kl=kl.penalty(kl.k1, "to_go"),
+        **options,
+    )
+    assert (built.target.name, built.off_policy_target.name) == (on_policy, off_policy)
+    assert (built.target.none == "") == (on_policy != "none")
+
+
+@pytest.mark.parametrize(
+    ("advantage", "name"), [(centred(), "reverse"), (leave_one_out(), "reverse"), (standardised(), "none")]
+)
+def test_a_kl_term_in_the_reward_is_declared_only_where_the_advantage_scales_it_by_a_number(advantage, name):
+    term = kl.penalty(kl.k1, "reward", allow_biased=True)
+    built = objective(advantage, surrogates.reinforce(), reductions.sequence_mean_of_token_sum(), kl=term)
+    assert built.target.name == name
