@@ -2,6 +2,7 @@
 
 from grpo_jax.metrics.curves import PANELS, Panel, save_curves
 from grpo_jax.metrics.measures import finalise, is_timing
+from grpo_jax.metrics.pass_at_k import Proportion, pass_at_k, proportion
 from grpo_jax.metrics.progress import Progress, progress
 from grpo_jax.metrics.run_folder import (
     RunFolder,
@@ -17,6 +18,7 @@ __all__ = [
     "PANELS",
     "Panel",
     "Progress",
+    "Proportion",
     "Row",
     "RunFolder",
     "Sample",
@@ -25,7 +27,9 @@ __all__ = [
     "finalise",
     "is_timing",
     "json_lines",
+    "pass_at_k",
     "progress",
+    "proportion",
     "read_rows",
     "run_folder",
     "save_curves",
