@@ -4,10 +4,12 @@ from grpo_jax.models import pretrained
 from grpo_jax.models.architecture import DecoderConfig, LinearScaling, LlamaScaling, RopeScaling
 from grpo_jax.models.count import count_model
 from grpo_jax.models.decoder import decoder
+from grpo_jax.models.lora import Adapters, lora
 from grpo_jax.models.policy import Policy, Prefix
 from grpo_jax.models.tabular import position_tabular, prefix_tabular
 
 __all__ = [
+    "Adapters",
     "DecoderConfig",
     "LinearScaling",
     "LlamaScaling",
@@ -16,6 +18,7 @@ __all__ = [
     "RopeScaling",
     "count_model",
     "decoder",
+    "lora",
     "position_tabular",
     "prefix_tabular",
     "pretrained",
