@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: train test test-all lint format clean
+.PHONY: train test test-all lint format notebooks clean
 
 train: $(VENV)/.installed
 	$(BIN)/grpo-jax train $(ARGS)
@@ -23,6 +23,10 @@ lint: $(VENV)/.installed-dev
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Executes the notebooks and writes what they show beside them; ARGS names some of notebooks/*.py.
+notebooks: $(VENV)/.installed-dev
+	$(BIN)/python -m notebooks.render $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

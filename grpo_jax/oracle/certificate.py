@@ -55,7 +55,7 @@ class Certificate:
 
     def __repr__(self) -> str:
         text = io.StringIO()
-        Console(file=text, width=120, color_system=None).print(self)
+        Console(file=text, width=120, color_system=None, force_jupyter=False).print(self)
         return text.getvalue().rstrip()
 
 
