@@ -196,6 +196,9 @@ late = {kind: {name: kls[-200:] for name, (_, kls) in runs.items()} for kind, ru
 for kind, runs in late.items():
     words = [f"{name} {kls.mean():.2f} ± {kls.mean(1).std():.2f}" for name, kls in runs.items()]
     print(f"{kind}: KL over the last 200 updates:", "; ".join(words))
+swinging = failures["gain"]["alpha 0.2"][0]
+assert swinging.min() < 1e-5
+assert swinging.max() > 5
 assert late["gain"]["alpha 0.2"].mean(1).std() > 5 * late["gain"]["alpha 0.02"].mean(1).std()
 assert late["units"]["fed nats per token"].mean() > 2 * TARGET
 assert late["sign"]["backwards"].mean() > 5 * TARGET

@@ -238,7 +238,7 @@ assert late["clipped ratio (0.2)"][-1] > late["sequence ratio"][-1] > 0.95 * lat
 
 # %% [markdown]
 # One update of lag costs next to nothing. From two on the run without a ratio falls behind, and at ten it has lost
-# about a third of what it had. The sequence ratio keeps its target and pays in variance. The clipped ratio follows no objective
-# off-policy and yet does best here: it stops pushing where the policy has moved too far, and this learning rate can use
-# a brake. Exactness is what can be *proved*; which bias is worth its variance is an experiment, and this is how to run
-# it.
+# about a third of what it had. The sequence ratio keeps its target and pays in variance. The clipped ratio follows no
+# objective off-policy and yet does best here: it stops pushing where the policy has moved too far, and this learning
+# rate can use a brake. Exactness is what can be *proved*; which bias is worth its variance is an experiment, and this
+# is how to run it.
