@@ -19,7 +19,7 @@ from grpo_jax.sharding import batch_sharding, group_multiple, make_mesh, state_s
 from grpo_jax.types import Batch, Params, Rollout, TrainState
 from grpo_jax.updates import Learner, Score, gradient_share, learner, reference_scores
 
-_BLOCKS = 16
+_BLOCKS = 8
 """Blocks that a batch is cut into for its certificate, where it has as many groups."""
 
 

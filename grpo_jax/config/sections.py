@@ -312,7 +312,7 @@ class Config:
         gradient_share_every: updates between two measurements of the share of the gradient that degenerate groups
             carry; each costs one more backward pass. 0: never.
         certify_every: updates between two estimates, from the update's own samples, of which gradient the KL term
-            follows, with 95 % intervals; each costs two forward and four to six backward passes. 0: never.
+            follows, with 95 % intervals; each costs two forward and six backward passes, some five updates. 0: never.
         check_invariants: assert in every update that no masked token and no dropped group has a gradient; costs one
             more scoring pass.
     """

@@ -15,8 +15,16 @@ from jaxtyping import Array, Float, Key
 from grpo_jax.kl import Target
 from grpo_jax.losses import Objective, reductions
 from grpo_jax.oracle.declared import Declaration, declaration
-from grpo_jax.oracle.references import reference
-from grpo_jax.ratios import bounded_exp
+from grpo_jax.oracle.references import Basis, basis, reference
+from grpo_jax.oracle.slopes import (
+    as_references_read,
+    baselined,
+    existing,
+    importance_weights,
+    kl_slopes,
+    slopes_of,
+    squared_log_ratios,
+)
 from grpo_jax.types import Batch, Params, Rollout, Scores
 from grpo_jax.updates import Score, pad_groups, split_groups
 
@@ -27,8 +35,9 @@ LEAST_BLOCKS = 3
 class Products(NamedTuple):
     """Inner products of the gradients of B blocks, by all parameters together, float32.
 
-    Of n = 2 or 3 gradients: that of the KL term minus its reference, the reverse KL's, and the reference's where it is
-    no multiple of that. All in units of beta and of what reduction and advantage scale by.
+    Of n = 2 or 3 gradients: that of the KL term minus its reference, which sees the same chance; the reverse KL's with
+    a baseline, which has the least noise of its own; and, unless zero is declared, the reference's. All in units of
+    beta and of what reduction and advantage scale by.
 
     Attributes:
         own: products of a block's gradients with each other ``[B, n, n]``.
@@ -49,37 +58,6 @@ class Products(NamedTuple):
     apart: Float[Array, ""]
 
 
-class Basis(NamedTuple):
-    """Which combinations of the gradients in `Products` are what.
-
-    Attributes:
-        follows: the target of the reference; where nothing is declared, or zero, the reverse KL.
-        kl: the KL term's gradient.
-        difference: from it to what it should be.
-        unit: the gradient that lengths and angles are measured against.
-        reverse: the gradient of the reverse KL.
-    """
-
-    follows: Target
-    kl: tuple[float, ...]
-    difference: tuple[float, ...]
-    unit: tuple[float, ...]
-    reverse: tuple[float, ...]
-
-
-def basis(target: Target) -> Basis:
-    """Returns the gradients that are needed to judge an objective which declares a target."""
-    coefficients = target.coefficients
-    if target.none:
-        coefficients = {"reverse": 1.0}
-    if not coefficients:
-        return Basis(Target(reverse=1.0), (1.0, 0.0), (1.0, 0.0), (0.0, 1.0), (0.0, 1.0))
-    if set(coefficients) == {"reverse"}:
-        size = coefficients["reverse"]
-        return Basis(Target(reverse=1.0), (1.0, size), (1.0, 0.0), (0.0, size), (0.0, 1.0))
-    return Basis(Target()._replace(**coefficients), (1.0, 0.0, 1.0), (1.0, 0.0, 0.0), (0.0, 0.0, 1.0), (0.0, 1.0, 0.0))
-
-
 def block_products(
     score: Score, objective: Objective, group_size: int, *, blocks: int, directions: int = 0, off_policy: bool = False
 ) -> Callable[..., Products]:
@@ -88,8 +66,9 @@ def block_products(
     Objective and reference see the same samples, so what both make of chance cancels in their difference. Advantages
     and reductions that look at the whole batch see one block instead.
 
-    Cost: two times one forward and two or three backward passes over the batch; memory of one block's activations and
-    four times the two or three gradients. Each direction draws as many random numbers as there are parameters, a block.
+    Cost: two times one forward and three backward passes over the batch (two where zero is declared); memory of one
+    block's activations and of four gradients for each of those backward passes. For every block, each direction draws
+    as many random numbers as there are parameters.
 
     Args:
         score: the policy's scoring function with the temperature bound.
@@ -113,8 +92,9 @@ def block_products(
         raise ValueError(f"oracle: {blocks} blocks say nothing of the noise; take at least {LEAST_BLOCKS}")
     promised = declaration(objective, group_size, off_policy)
     chosen = basis(promised.target)
-    followed = [Target(reverse=1.0)] + ([] if len(chosen.kl) == 2 else [chosen.follows])
-    bound = _Blocks(score, objective, promised, chosen, tuple(map(reference, followed)), directions, off_policy)
+    reverse = reference(Target(reverse=1.0))
+    followed = reverse if set(chosen.follows.coefficients) == {"reverse"} else reference(chosen.follows)
+    bound = _Blocks(score, objective, promised, chosen, reverse, followed, off_policy)
 
     def measure(
         params: Params,
@@ -131,23 +111,27 @@ def block_products(
         strength = jnp.where(beta > 0, beta, 1.0)
 
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), params)
-        none = tuple(zeros for _ in chosen.kl)
+        none = tuple(zeros for _ in chosen.sample)
 
-        # Both passes in one loop: compiled once, though the first has no use for its products.
+        # Both passes in one loop, so that the gradients are compiled once; the last one multiplies.
         def one_pass(totals, last):
             def step(carry, part):
                 sums, before = carry
                 found, numbers = bound.gradients(params, ref_params, part[0], part[1], strength)
-                along = jax.lax.cond(last, lambda: _projections(found, key, directions), lambda: unmeasured)
-                products = [_products(found, other) for other in (found, totals, before)]
-                return (jax.tree.map(jnp.add, sums, found), found), (*products, along, *numbers)
+
+                def measured():
+                    return _products(found, (*found, *totals, *before)), _projections(found, key, directions)
+
+                products, along = jax.lax.cond(last, measured, lambda: unmeasured)
+                return (jax.tree.map(jnp.add, sums, found), found), (products, along, *numbers)
 
             (sums, _), rows = jax.lax.scan(step, (none, none), parts)
             return sums, rows
 
-        unmeasured = jnp.zeros((directions, len(none)))
+        unmeasured = jnp.zeros((len(none), 3 * len(none))), jnp.zeros((directions, len(none)))
         _, rows = jax.lax.scan(one_pass, none, jnp.array([False, True]))
-        own, sums, neighbours, along, groups, weights, squares = jax.tree.map(lambda leaf: leaf[1], rows)
+        products, along, groups, weights, squares = jax.tree.map(lambda leaf: leaf[1], rows)
+        own, sums, neighbours = jnp.split(products, 3, axis=-1)
         total, tokens = jnp.sum(squares, axis=0)
         apart = jnp.sqrt(total / jnp.maximum(tokens, 1))
         return Products(own, sums, neighbours[1:], along, groups, jnp.sum(weights, axis=0), apart)
@@ -162,8 +146,8 @@ class _Blocks(NamedTuple):
     objective: Objective
     promised: Declaration
     basis: Basis
-    references: tuple[Objective, ...]
-    directions: int
+    reverse: Objective
+    followed: Objective
     off_policy: bool
 
     def gradients(
@@ -179,73 +163,44 @@ class _Blocks(NamedTuple):
         scores, pull = jax.vjp(scored, params)
         scale = self._scale(batch)
         ours = jax.tree.map(lambda slope: slope / scale, kl_slopes(self.objective, scores, batch, beta))
-        sampled = _sampler_of(batch, self.off_policy)
-        known = [jax.grad(lambda scores, each=each: each(scores, sampled, 1.0)[0])(scores) for each in self.references]
-        size = self.basis.kl[1] if len(known) == 1 else 1.0
-        difference = jax.tree.map(lambda one, other: one - size * other, ours, known[-1])
-        found = tuple(pull(slopes)[0] for slopes in (difference, *known))
+        sampled = as_references_read(batch, self.off_policy)
+        reverse = slopes_of(self.reverse, scores, sampled, 1.0)
+        pulled = [ours, baselined(reverse, scores, sampled)]
+        if len(self.basis.sample) == 3:
+            followed = reverse if self.followed is self.reverse else slopes_of(self.followed, scores, sampled, 1.0)
+            size = self.basis.sample[2]
+            pulled[0] = jax.tree.map(lambda one, other: one - size * other, ours, followed)
+            pulled.append(followed)
+        found = tuple(pull(slopes)[0] for slopes in pulled)
         found = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), found)
-        groups = jnp.sum(_existing(batch).any(axis=(1, 2)), dtype=jnp.float32)
-        return found, (groups, _weights(scores, sampled), _squared_log_ratios(scores, batch))
+        groups = jnp.sum(existing(batch).any(axis=(1, 2)), dtype=jnp.float32)
+        return found, (groups, importance_weights(scores, sampled), squared_log_ratios(scores, batch))
 
     def _scale(self, batch: Batch) -> Float[Array, ""] | float:
         """Returns what reduction and advantage multiply the gradient by; roughly, where lengths decide it."""
         reduction, promised = self.objective.parts.reduction, self.promised
         if reduction.constant_denominator or not promised.target.none:
             return promised.scale
-        counted = _existing(batch)
+        counted = existing(batch)
         ones = counted.astype(jnp.float32)
         whole = reductions.sequence_mean_of_token_sum().reduce(ones, counted).compute()
         share = reduction.reduce(ones, counted).compute() / jnp.maximum(whole, 1)
         return jnp.where(share > 0, share, 1)
 
 
-def kl_slopes(objective: Objective, scores: Scores, batch: Batch, beta: Float[Array, ""]) -> Scores:
-    """Returns what beta adds to the gradient of the loss by the scores, per unit of beta."""
-
-    def slopes(beta: Float[Array, ""]) -> Scores:
-        return jax.grad(lambda scores: objective(scores, batch, beta)[0])(scores)
-
-    return jax.tree.map(lambda one, other: (one - other) / beta, slopes(beta), slopes(jnp.zeros_like(beta)))
-
-
-def _sampler_of(batch: Batch, off_policy: bool) -> Batch:
-    """Returns the batch as a reference reads it: no rewards, and the log-probs of whoever sampled."""
-    nothing = jnp.zeros(batch.mask.shape[:2])
-    record, old = batch.behaviour_log_probs, batch.old_log_probs
-    if record is None or old is None:
-        record = old if record is None else record
-    else:
-        record = jnp.where(jnp.isnan(record), old, record)
-    return batch._replace(rewards=nothing, task_rewards=nothing, old_log_probs=record if off_policy else None)
-
-
-def _existing(batch: Batch) -> Array:
-    return batch.mask if batch.valid is None else batch.mask & batch.valid[..., None]
-
-
-def _weights(scores: Scores, sampled: Batch) -> Float[Array, " 3"]:
-    """Returns number, sum and sum of squares of the completions' importance weights."""
-    mask = _existing(sampled)
-    old = scores.log_probs if sampled.old_log_probs is None else sampled.old_log_probs
-    weights = bounded_exp(jnp.sum(jnp.where(mask, scores.log_probs - old, 0), axis=-1)) * mask.any(axis=-1)
-    return jnp.stack([jnp.sum(mask.any(axis=-1), dtype=jnp.float32), jnp.sum(weights), jnp.sum(jnp.square(weights))])
-
-
-def _squared_log_ratios(scores: Scores, batch: Batch) -> Float[Array, " 2"]:
-    """Returns the sum of squares of the log-ratios to the reference, and the number of tokens."""
-    assert batch.ref_log_probs is not None
-    mask = _existing(batch)
-    log_ratios = jnp.where(mask, scores.log_probs - batch.ref_log_probs, 0)
-    return jnp.stack([jnp.sum(jnp.square(log_ratios)), jnp.sum(mask, dtype=jnp.float32)])
-
-
 def _dot(one: Params, other: Params) -> Float[Array, ""]:
     return sum(map(jnp.vdot, jax.tree.leaves(one), jax.tree.leaves(other)), jnp.zeros(()))
 
 
-def _products(one: tuple[Params, ...], other: tuple[Params, ...]) -> Float[Array, "n n"]:
-    return jnp.stack([jnp.stack([_dot(mine, yours) for yours in other]) for mine in one])
+def _products(one: tuple[Params, ...], other: tuple[Params, ...]) -> Float[Array, "n m"]:
+    """Returns the inner product of each with each, reading every gradient once."""
+
+    def of_leaf(*leaves: Array) -> Float[Array, "n m"]:
+        mine, yours = jnp.stack(leaves[: len(one)]), jnp.stack(leaves[len(one) :])
+        axes = tuple(range(1, mine.ndim))
+        return jnp.tensordot(mine, yours, axes=(axes, axes), precision="highest")
+
+    return sum(jax.tree.leaves(jax.tree.map(of_leaf, *one, *other)), jnp.zeros((len(one), len(other))))
 
 
 def _projections(gradients: tuple[Params, ...], key: Key[Array, ""], directions: int) -> Float[Array, "K n"]:

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from grpo_jax.oracle.blocks import Basis, Products
+from grpo_jax.oracle.blocks import Products
+from grpo_jax.oracle.references import Basis
 from grpo_jax.oracle.student import t_quantile
 
 ROUNDING = 1e-5
@@ -98,23 +99,23 @@ def findings(products: Products, basis: Basis) -> Findings:
         products: what `block_products` measured.
         basis: which of them is what.
     """
-    kl, difference, unit = basis.kl, basis.difference, basis.unit
+    mean, difference, unit = basis.mean, basis.difference, basis.unit
     bias, size = mean_product(products, difference, difference), mean_product(products, unit, unit)
     rounding = ROUNDING**2 * jnp.mean(jnp.einsum("i,bij,j->b", jnp.asarray(unit), products.own, jnp.asarray(unit)))
     squared_bias, resolution = _squared(products, difference, bias, rounding)
     seen = (size.interval().low > 0) & (products.apart > APART)
-    variance = one_group_variance(products, kl)
+    variance = one_group_variance(products, basis.sample)
     number, total, squares = products.weights
     return Findings(
-        cosine=_cosine(products, kl, unit, rounding),
-        cosine_reverse=_cosine(products, kl, basis.reverse, rounding),
+        cosine=_cosine(products, mean, unit, rounding),
+        cosine_reverse=_cosine(products, mean, basis.reverse, rounding),
         relative_bias=_relative(bias, size, squared_bias, seen),
         resolution=jnp.where(seen, jnp.sqrt(resolution / jnp.where(seen, size.whole, 1)), jnp.nan),
         squared_bias=squared_bias,
         squared_unit=size.interval(),
         variance=variance.interval(),
         mean_squared_error=jnp.maximum(bias.whole, 0) + variance.whole,
-        projections=_student(products.projections @ jnp.asarray(kl)),
+        projections=_student(products.projections @ jnp.asarray(mean)),
         differences=_student(products.projections @ jnp.asarray(difference)),
         groups=jnp.sum(products.groups),
         effective_sample_size=jnp.square(total) / jnp.maximum(number * squares, 1e-30),

@@ -12,10 +12,11 @@ from grpo_jax.kl.importance import Importance
 from grpo_jax.kl.penalty import Granularity, Placement
 from grpo_jax.losses import Objective
 from grpo_jax.models import Policy
-from grpo_jax.oracle.blocks import LEAST_BLOCKS, basis, block_products
+from grpo_jax.oracle.blocks import LEAST_BLOCKS, block_products
 from grpo_jax.oracle.certify import Subject, as_objective, name_of
 from grpo_jax.oracle.declared import declaration
 from grpo_jax.oracle.jackknife import Findings, findings
+from grpo_jax.oracle.references import basis
 from grpo_jax.oracle.sampled_certificate import SampledCertificate, sampled_certificate
 from grpo_jax.rollouts import categorical, sampler
 from grpo_jax.types import Batch, Params, Prompts, Rollout

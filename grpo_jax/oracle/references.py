@@ -7,6 +7,7 @@ the expectation over the token that was sampled), so that less noise is left tha
 
 import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -17,6 +18,41 @@ from grpo_jax.kl import Penalty, Target, Tokens
 from grpo_jax.kl import importance as corrections
 from grpo_jax.losses import Objective, objective, reductions, surrogates
 from grpo_jax.ratios import bounded_exp, sequence_ratio
+
+
+class Basis(NamedTuple):
+    """Which combinations of the gradients in `Products` are what.
+
+    Attributes:
+        follows: the target of the reference; where nothing is declared, or zero, the reverse KL.
+        sample: the KL term's gradient.
+        mean: another with the same expectation and less noise: the difference and the unit, where those add up to it.
+        difference: from the KL term's gradient to what it should be.
+        unit: the gradient that lengths and angles are measured against.
+        reverse: the gradient of the reverse KL.
+    """
+
+    follows: Target
+    sample: tuple[float, ...]
+    mean: tuple[float, ...]
+    difference: tuple[float, ...]
+    unit: tuple[float, ...]
+    reverse: tuple[float, ...]
+
+
+def basis(target: Target) -> Basis:
+    """Returns the gradients that are needed to judge an objective which declares a target."""
+    reverse, coefficients = Target(reverse=1.0), target.coefficients
+    if target.none:
+        coefficients = reverse.coefficients
+    if not coefficients:
+        return Basis(reverse, (1.0, 0.0), (1.0, 0.0), (1.0, 0.0), (0.0, 1.0), (0.0, 1.0))
+    first, second = (1.0, 0.0, 0.0), (0.0, 1.0, 0.0)
+    if set(coefficients) == {"reverse"}:
+        size = coefficients["reverse"]
+        return Basis(reverse, (1.0, 0.0, size), (1.0, size, 0.0), first, (0.0, size, 0.0), second)
+    both = (1.0, 0.0, 1.0)
+    return Basis(Target()._replace(**coefficients), both, both, first, (0.0, 0.0, 1.0), second)
 
 
 def reference(target: Target) -> Objective:

@@ -5,13 +5,16 @@ import numpy as np
 import pytest
 
 from grpo_jax.kl import Target
-from grpo_jax.oracle.blocks import Products, basis
+from grpo_jax.oracle.blocks import Products
 from grpo_jax.oracle.jackknife import findings, mean_product, one_group_variance
 from grpo_jax.oracle.measured import as_row
+from grpo_jax.oracle.references import basis
 from grpo_jax.oracle.student import t_quantile
 
-GRADIENTS = np.random.default_rng(0).normal(size=(7, 2, 5)) / 3 + np.array([[1.0, -1, 0, 0.5, 0], [2, 2, 1, 0, 1]])
-KL, UNIT = (1.0, 0.5), (0.0, 0.5)
+GRADIENTS = np.random.default_rng(0).normal(size=(7, 3, 5)) / 3 + np.array(
+    [[1.0, -1, 0, 0.5, 0], [2, 2, 1, 0, 1], [1, 2, 2, 0, 1]]
+)
+KL, UNIT = (1.0, 0.5, 0.0), (0.0, 0.5, 0.0)
 
 
 def products_of(gradients):
@@ -38,7 +41,7 @@ def combined(gradients, coefficients):
     return np.einsum("i,bid->bd", coefficients, gradients)
 
 
-@pytest.mark.parametrize("pair", [(KL, KL), (KL, UNIT), ((1.0, 0.0), (0.3, -1.0))])
+@pytest.mark.parametrize("pair", [(KL, KL), (KL, UNIT), ((1.0, 0.0, 2.0), (0.3, -1.0, 0.0))])
 def test_products_with_blocks_left_out_are_those_of_the_gradients_that_remain(pair):
     found = mean_product(products_of(GRADIENTS), *pair)
     expected = [
@@ -81,16 +84,16 @@ def test_intervals_are_the_jackknifes_of_the_stored_gradients():
 def test_the_interval_of_a_bias_holds_what_the_estimate_is_and_0_where_there_is_none():
     noise = np.random.default_rng(1).normal(size=(16, 1, 40))
     unit = np.ones((16, 1, 40)) + 0 * noise
-    none = findings(products_of(np.concatenate([noise, unit], axis=1)), basis(Target(reverse=1.0)))
+    none = findings(products_of(np.concatenate([noise, unit, unit], axis=1)), basis(Target(reverse=1.0)))
     assert none.relative_bias.low == 0
     assert none.relative_bias.high < none.resolution < 0.5
-    clear = findings(products_of(np.concatenate([noise + 1, unit], axis=1)), basis(Target(reverse=1.0)))
+    clear = findings(products_of(np.concatenate([noise + 1, unit, unit], axis=1)), basis(Target(reverse=1.0)))
     assert 0.8 < clear.relative_bias.low < 1 < clear.relative_bias.high < 1.2
 
 
 def test_what_the_noise_hides_is_no_number():
-    noise = np.random.default_rng(2).normal(size=(6, 2, 5))
-    found = findings(products_of(noise), basis(Target()))
+    noise = np.random.default_rng(2).normal(size=(6, 3, 5))
+    found = findings(products_of(noise[:, :2]), basis(Target()))
     assert np.isnan(found.relative_bias.value)
     assert np.isnan(found.resolution)
     assert as_row(found).keys() == {"certificate_variance"}
@@ -119,10 +122,10 @@ def test_students_quantiles_at_another_level():
     ("target", "follows", "count"),
     [
         (Target(), "reverse", 2),
-        (Target(reverse=2.0), "reverse", 2),
+        (Target(reverse=2.0), "reverse", 3),
         (Target(forward=1.0), "forward", 3),
         (Target(reverse=1.0, local_forward=-1.0), "reverse - local_forward", 3),
-        (Target(forward=1.0).without("a reason"), "reverse", 2),
+        (Target(forward=1.0).without("a reason"), "reverse", 3),
     ],
 )
 def test_a_basis_adds_up_to_the_gradient(target, follows, count):
@@ -130,4 +133,4 @@ def test_a_basis_adds_up_to_the_gradient(target, follows, count):
     assert chosen.follows.name == follows
     assert {len(each) for each in chosen[1:]} == {count}
     declares = 0.0 if target.name == "zero" else 1.0
-    np.testing.assert_allclose(chosen.kl, np.add(chosen.difference, np.multiply(declares, chosen.unit)))
+    np.testing.assert_allclose(chosen.mean, np.add(chosen.difference, np.multiply(declares, chosen.unit)))

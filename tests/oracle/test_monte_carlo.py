@@ -12,15 +12,16 @@ from grpo_jax.losses import mismatch, objective
 from grpo_jax.models import prefix_tabular
 from grpo_jax.oracle import certify, enumerated, expectation, multisets, random_instance, tables
 from grpo_jax.oracle import references as known
-from grpo_jax.oracle.blocks import _projections, basis, block_products
+from grpo_jax.oracle.blocks import _projections, block_products
 from grpo_jax.oracle.certify import as_objective
 from grpo_jax.oracle.declared import declaration
 from grpo_jax.oracle.jackknife import findings
+from grpo_jax.oracle.references import basis
 from grpo_jax.oracle.targets import NAMES
 from grpo_jax.rollouts import categorical, sampler
 from grpo_jax.types import Batch, Prompts
 
-GROUPS, MEMBERS, BLOCKS, DIRECTIONS, REPLICATIONS = 48, 2, 8, 4, 250
+GROUPS, MEMBERS, BLOCKS, DIRECTIONS, REPLICATIONS = 72, 2, 8, 4, 250
 DIRECTION_KEY = jax.random.key(5)
 POLICY = prefix_tabular(3, 2)
 
@@ -162,6 +163,17 @@ def test_nothing_is_no_reference():
             known.reference(target)
 
 
+def baselines(rollout, weights):
+    """The mean KL to come of the other members that still run, and the weight of what came before, at every token."""
+    exact, found = np.asarray(score(PARAMS, rollout, ref_params=REF).full_kl), np.zeros(rollout.mask.shape)
+    for p, g, t in np.argwhere(rollout.mask):
+        others = [
+            exact[p, other, t + 1 :].sum() for other in range(MEMBERS) if other != g and rollout.mask[p, other, t]
+        ]
+        found[p, g, t] = weights[p, g, t] * np.mean(others) if others else 0
+    return jnp.asarray(found, jnp.float32)
+
+
 @pytest.mark.parametrize("off_policy", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_products_are_those_of_the_gradients_of_blocks_taken_one_by_one(off_policy):
     term = kl.penalty(kl.k3, "loss", "token", kl.importance.detached_sequence())
@@ -182,14 +194,17 @@ def test_products_are_those_of_the_gradients_of_blocks_taken_one_by_one(off_poli
         return np.asarray(each).reshape(4, -1)
 
     plain = batch._replace(rewards=0 * rewards, old_log_probs=rollout.log_probs if off_policy else None)
-    followed = ["reverse"] if off_policy else ["reverse", "local_forward"]  # a bounded weight corrects only in part
-    others = [gradient(known.reference(kl.Target(**{name: 1.0})), plain, 1.0) for name in followed]
+    followed = "reverse" if off_policy else "local_forward"  # a bounded weight corrects only in part
+    others = [gradient(known.reference(kl.Target(**{name: 1.0})), plain, 1.0) for name in ("reverse", followed)]
+    weighted = baselines(rollout, np.exp(np.cumsum(score(PARAMS, rollout).log_probs - rollout.log_probs, axis=-1)))
+    control = lambda scores, batch, beta: (beta * jnp.sum(scores.log_probs * batch.rewards), None)  # noqa: E731
+    others[0] = others[0] - gradient(control, plain._replace(rewards=weighted), 1 / 36)
     own = (gradient(certified, batch, 0.7) - gradient(certified, batch, 0.0)) / 0.7
     expected = np.stack([own - others[-1], *others], axis=1)
     np.testing.assert_allclose(found.own, np.einsum("bid,bjd->bij", expected, expected), atol=2e-6)
     np.testing.assert_allclose(found.sums, np.einsum("bid,jd->bij", expected, expected.sum(axis=0)), atol=2e-6)
     np.testing.assert_allclose(found.neighbours, np.einsum("bid,bjd->bij", expected[1:], expected[:-1]), atol=2e-6)
-    np.testing.assert_array_equal(found.groups, 12)
+    np.testing.assert_array_equal(found.groups, 18)
 
 
 def test_padding_the_record_of_the_sampler_and_beta_change_nothing_on_policy():
@@ -201,10 +216,10 @@ def test_padding_the_record_of_the_sampler_and_beta_change_nothing_on_policy():
         return measured(PARAMS, rollout, batch, jnp.float32(beta), REF, DIRECTION_KEY)
 
     found = products(batch)
-    np.testing.assert_array_equal(found.groups, [10, 10, 10, 9, 9])
+    np.testing.assert_array_equal(found.groups, [15, 15, 14, 14, 14])
     other = batch._replace(old_log_probs=rollout.log_probs - 1, behaviour_log_probs=rollout.log_probs + 1)
     jax.tree.map(np.testing.assert_array_equal, products(other), found)
     missing = batch.valid & (jnp.arange(GROUPS) < GROUPS - 4)[:, None]
-    np.testing.assert_array_equal(products(batch._replace(valid=missing)).groups, [9, 9, 9, 9, 8])
+    np.testing.assert_array_equal(products(batch._replace(valid=missing)).groups, [14, 14, 14, 13, 13])
     for beta in (0.0, 0.01):  # 0 stands for 1
         np.testing.assert_allclose(products(batch, beta).sums, found.sums, rtol=1e-3, atol=1e-5)
