@@ -80,7 +80,6 @@ def digits(value: float | None) -> str:
 
 def plot(
     title: str,
-    compared: str,
     named: Mapping[str, Measured],
     projections: Sequence[Projection],
     path: str | Path | None = None,
@@ -89,7 +88,6 @@ def plot(
 
     Args:
         title: stands above.
-        compared: what the numbers compare with, in words.
         named: the numbers.
         projections: the gradient on random unit vectors.
         path: where to save the picture; its suffix decides the format.
@@ -98,26 +96,26 @@ def plot(
 
     figure = Figure(figsize=(10, 4), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(2, 3))
-    _bars(left, np.arange(len(named)), list(named.values()), "tab:blue", f"compared with {compared}")
+    _bars(left, np.arange(len(named)), list(named.values()), "tab:blue")
     left.set_xticks(range(len(named)), list(named))
     left.set_xlim(-0.5, len(named) - 0.5)
     left.set_ylabel("estimate and 95 % interval")
     where = np.arange(len(projections))
     _bars(right, where - 0.12, [each.gradient for each in projections], "tab:blue", "KL term's gradient")
-    _bars(right, where + 0.12, [each.difference for each in projections], "tab:red", "minus what is declared")
+    _bars(right, where + 0.12, [each.difference for each in projections], "tab:red", "minus what it should be")
     right.set_xticks(where)
     right.set_xlabel("random unit vector")
     right.set_ylabel("expected gradient, nats per unit length")
+    right.legend(fontsize="small")
     for axes in (left, right):
         axes.axhline(0, color="grey", linewidth=0.8)
-        axes.legend(fontsize="small")
     figure.suptitle(title, fontsize="medium")
     if path is not None:
         figure.savefig(path)
     return figure
 
 
-def _bars(axes: Any, where: Any, measured: list[Measured], colour: str, label: str) -> None:
+def _bars(axes: Any, where: Any, measured: list[Measured], colour: str, label: str = "") -> None:
     """Draws each number that is known with its interval."""
     known = [
         (x, each) for x, each in zip(where, measured, strict=True) if None not in (each.value, each.low, each.high)

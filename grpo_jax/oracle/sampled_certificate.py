@@ -96,12 +96,9 @@ class SampledCertificate:
     def plot(self, path: str | Path | None = None) -> Any:
         """Returns a Figure of bias, cosines and projections with their intervals; saves it where a path is given."""
         title = f"{self.name.split(';')[0]}, {self.behaviour}-policy: declares {self.declared}"
-        named = {
-            "relative bias": self.relative_bias,
-            "cosine": self.cosine,
-            "cosine with\nreverse": self.cosine_reverse,
-        }
-        return plot(title, self.compared, named, self.projections, path)
+        named = {f"cosine with\n{self.compared}": self.cosine, "cosine with\nreverse": self.cosine_reverse}
+        shown = {"relative bias": self.relative_bias, **named}
+        return plot(title, shown, self.projections, path)
 
     def __rich__(self) -> Group:
         notes = [f"[dim]{note}[/dim]" for note in self.notes]

@@ -102,7 +102,7 @@ def test_it_prints_saves_and_draws(wrong, own, tmp_path):
     assert len(read["projections"]) == 8
     left, right = wrong.plot(tmp_path / "wrong.png").axes
     assert (tmp_path / "wrong.png").stat().st_size > 5000
-    assert "cosine" in [tick.get_text() for tick in left.get_xticklabels()]
+    assert [tick.get_text() for tick in left.get_xticklabels()] == ["relative bias", "cosine with\nreverse"]
     assert right.get_xlabel() == "random unit vector"
     hidden = Measured(None, None, None)
     lost = dataclasses.replace(own, relative_bias=hidden, resolution=None, cosine=hidden, projections=())
