@@ -11,6 +11,7 @@ from rich.console import Console, Group
 from rich.table import Table
 
 from grpo_jax.oracle.judgement import TOLERANCE, Record
+from grpo_jax.oracle.picture import picture
 
 
 @dataclass(frozen=True, repr=False)
@@ -95,9 +96,7 @@ def plot(records: Sequence[Record], title: str, path: str | Path | None = None) 
         title: stands above.
         path: where to save the picture; its suffix decides the format.
     """
-    from matplotlib.figure import Figure  # takes a third of a second, which `import grpo_jax` need not
-
-    figure = Figure(figsize=(9, 4), layout="constrained")
+    figure = picture(9, 4)
     axes = figure.subplots()
     names = list(records[0].distances)
     width = 0.8 / len(records)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from grpo_jax.oracle.jackknife import Findings, Interval
+from grpo_jax.oracle.picture import picture
 
 
 @dataclass(frozen=True)
@@ -92,9 +93,7 @@ def plot(
         projections: the gradient on random unit vectors.
         path: where to save the picture; its suffix decides the format.
     """
-    from matplotlib.figure import Figure  # takes a third of a second, which `import grpo_jax` need not
-
-    figure = Figure(figsize=(10, 4), layout="constrained")
+    figure = picture(10, 4)
     left, right = figure.subplots(1, 2, width_ratios=(2, 3))
     _bars(left, np.arange(len(named)), list(named.values()), "tab:blue")
     left.set_xticks(range(len(named)), list(named))

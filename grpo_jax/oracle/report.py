@@ -14,6 +14,7 @@ from grpo_jax.oracle import catalogue
 from grpo_jax.oracle.catalogue import Configuration
 from grpo_jax.oracle.certificate import distance_in_words
 from grpo_jax.oracle.judgement import Record
+from grpo_jax.oracle.picture import picture
 from grpo_jax.oracle.space import count_completions, sizes_in_words
 from grpo_jax.oracle.sweep import evaluated, sweep
 
@@ -102,9 +103,7 @@ def heatmap(records: Sequence[Record], path: str | Path | None = None) -> Any:
         if _is_plain(record) and record.group_size == 2
     }
     on = [made_of for made_of, behaviour in drawn if behaviour == "on"]
-    from matplotlib.figure import Figure  # takes a third of a second, which `import grpo_jax` need not
-
-    figure = Figure(figsize=(11, 2 + 0.16 * len(on)), layout="constrained")
+    figure = picture(11, 2 + 0.16 * len(on))
     for axes, behaviour in zip(figure.subplots(1, 2, sharey=True), ("on", "off"), strict=True):
         rows = [drawn[made_of, behaviour] for made_of in on]
         distances = [[record.distance, *record.distances.values()] for record in rows]
