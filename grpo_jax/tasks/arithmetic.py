@@ -10,7 +10,7 @@ from jaxtyping import Int
 
 from grpo_jax.tasks.characters import character_tokenizer
 from grpo_jax.tasks.shuffle import hashed, permuted, unordered_pair
-from grpo_jax.tasks.task import Example, Task
+from grpo_jax.tasks.task import Example, Task, check_range
 
 ALPHABET = "0123456789+-*= say"
 """Every character of every split, so that out-of-domain prompts need no new tokens."""
@@ -114,11 +114,7 @@ def arithmetic(operators: str = "+-", digits: tuple[int, int] = (1, 2), held_out
     }
 
     def examples(split: str, start: int, count: int) -> list[Example]:
-        if split not in splits:
-            raise ValueError(f"unknown split {split!r} of arithmetic: choose one of {list(splits)}")
-        limit = splits[split]
-        if start < 0 or count < 0 or (limit is not None and start + count > limit):
-            raise ValueError(f"examples {start} to {start + count} of {split!r} do not exist: it has {limit}")
+        check_range("arithmetic", splits, split, start, count)
         return makers[split](np.arange(start, start + count))
 
     longest = digits[1]

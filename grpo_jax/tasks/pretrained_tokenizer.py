@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,8 +11,8 @@ from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer as Backend
 
-Message = Mapping[str, Any]
-"""A turn of a chat: ``{"role": "user", "content": "..."}``."""
+from grpo_jax.tasks.characters import REPLACEMENT
+from grpo_jax.tasks.task import Message
 
 
 class PretrainedTokenizer(NamedTuple):
@@ -43,10 +44,27 @@ class PretrainedTokenizer(NamedTuple):
         return self.backend.encode(text, add_special_tokens=False).ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Returns the text of token ids, up to the first end token; other special tokens stay visible."""
-        ids = [int(token) for token in ids]
-        end = next((place for place, token in enumerate(ids) if token in self.end_ids), len(ids))
-        return self.backend.decode(ids[:end], skip_special_tokens=False)
+        """Returns the text of token ids, up to the first end token.
+
+        Other special tokens stay visible; ids beyond the vocabulary, which a model's padded head may well choose,
+        become U+FFFD.
+        """
+        parts: list[list[int]] = [[]]
+        for token in map(int, ids):
+            if token in self.end_ids:
+                break
+            if self.backend.id_to_token(token) is None:
+                parts.append([])
+            else:
+                parts[-1].append(token)
+        return REPLACEMENT.join(self.backend.decode(part, skip_special_tokens=False) for part in parts)
+
+    def begun(self, text: str) -> str:
+        """Returns a text with the special tokens that the model expects before every text, where there are any."""
+        found = self.backend.encode("0", add_special_tokens=True)
+        pairs = takewhile(lambda pair: pair[1], zip(found.tokens, found.special_tokens_mask, strict=True))
+        start = "".join(token for token, _ in pairs)
+        return text if text.startswith(start) else start + text
 
     def chat(self, messages: Sequence[Message]) -> str:
         """Returns the text of a chat, up to where the model's answer begins.

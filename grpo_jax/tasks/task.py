@@ -36,16 +36,36 @@ class Tokenizer(Protocol):
         ...
 
 
+Message = Mapping[str, Any]
+"""A turn of a chat: ``{"role": "user", "content": "..."}``."""
+
+
+@runtime_checkable
+class ChatTokenizer(Tokenizer, Protocol):
+    """A tokenizer that knows how its model reads texts and chats."""
+
+    def begun(self, text: str) -> str:
+        """Returns a text with what the model expects before every text, such as "<s>"."""
+        ...
+
+    def chat(self, messages: Sequence[Message]) -> str:
+        """Returns the text of a chat, up to where the model's answer begins."""
+        ...
+
+
 class Example(NamedTuple):
     """One problem.
 
     Attributes:
         prompt: what the policy reads.
         columns: what the reward function receives by name, for instance ``{"answer": "42"}``.
+        source: what the prompt was made from, a text or the messages of a chat, and what reward functions receive as
+            the prompt. None: the prompt itself.
     """
 
     prompt: str
     columns: dict[str, Any]
+    source: str | Sequence[Message] | None = None
 
 
 class Task(NamedTuple):
@@ -59,9 +79,10 @@ class Task(NamedTuple):
         reward: ``(prompts, completions, **columns) -> list[float | None]``; None where a completion cannot be scored.
         splits: number of problems in each split (None: endless). "train" is trained on, "validation" is in-domain and
             disjoint from it, all others are out-of-domain.
-        demonstration: the right completion of an example, for a supervised warm start.
+        demonstration: the right completion of an example, for a supervised warm start. None: there is none.
         max_prompt_tokens: no prompt of any split is longer.
-        max_completion_tokens: budget that holds the longest right completion of any split and its end token.
+        max_completion_tokens: budget that holds the longest right completion of any split and its end token. None:
+            not known.
         slip: the completion of somebody who makes the task's typical mistake, right where there is no occasion for it;
             a warm start on a share of these leaves a policy that knows both, for the reward to decide. None: there is
             no typical mistake.
@@ -72,10 +93,28 @@ class Task(NamedTuple):
     examples: Callable[[str, int, int], list[Example]]
     reward: Callable[..., Sequence[float | None]]
     splits: Mapping[str, int | None]
-    demonstration: Callable[[Example], str]
+    demonstration: Callable[[Example], str] | None
     max_prompt_tokens: int
-    max_completion_tokens: int
+    max_completion_tokens: int | None
     slip: Callable[[Example], str] | None = None
+    description: str = ""
+
+
+def check_range(name: str, splits: Mapping[str, int | None], split: str, start: int, count: int) -> None:
+    """Raises ValueError for a split that the task does not have, or examples beyond its size.
+
+    Args:
+        name: of the task.
+        splits: number of problems in each split; None: endless.
+        split: the one asked for.
+        start: index of the first example.
+        count: number of examples.
+    """
+    if split not in splits:
+        raise ValueError(f"unknown split {split!r} of {name}: choose one of {list(splits)}")
+    limit = splits[split]
+    if start < 0 or count < 0 or (limit is not None and start + count > limit):
+        raise ValueError(f"examples {start} to {start + count} of {split!r} do not exist: it has {limit}")
 
 
 def columns_of(examples: Sequence[Example]) -> dict[str, list[Any]]:
