@@ -19,12 +19,13 @@ _LARGEST = float(np.finfo(np.float32).max)
 class RewardFunction(Protocol):
     """Scores completions; the signature is TRL's, so its functions work unchanged. ``async def`` is welcome too."""
 
-    def __call__(self, prompts: Sequence[str], completions: Sequence[str], **columns: Any) -> Any:
+    def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> Any:
         """Scores completions.
 
         Args:
-            prompts: N = P * G prompts, each repeated once per completion.
-            completions: N completions, group by group.
+            prompts: N = P * G prompts, each repeated once per completion: texts, or lists of messages where the task's
+                prompts are chats.
+            completions: N completions, group by group: texts, or ``[{"role": "assistant", "content": text}]`` each.
             **columns: the task's columns, N entries each, repeated like the prompts; also ``completion_ids`` where
                 the caller has token ids. A function takes the ones it needs by name and must accept the rest.
 
@@ -42,7 +43,7 @@ def name_of(function: RewardFunction) -> str:
 
 
 def call(
-    function: RewardFunction, prompts: Sequence[str], completions: Sequence[str], columns: Mapping[str, Sequence[Any]]
+    function: RewardFunction, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Sequence[Any]]
 ) -> Float32[np.ndarray, " N"]:
     """Calls a reward function and checks its answer.
 
@@ -70,9 +71,22 @@ def call(
     except Exception as error:
         raise RuntimeError(
             f"reward function {name!r} raised {type(error).__name__} on {rows} completions (called with prompts, "
-            f"completions and the columns {sorted(columns)}): {error}"
+            f"completions and the columns {sorted(columns)}): {error}{_culprit(error, completions)}"
         ) from error
     return _checked(name, answer, rows)
+
+
+def _culprit(error: Exception, completions: Sequence[Any]) -> str:
+    """Returns in words which completion stood in a local variable where it went wrong; empty where none did."""
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename != __file__:
+            values = [value for value in trace.tb_frame.f_locals.values() if isinstance(value, str | list)]
+            for row, completion in enumerate(completions):
+                if any(value is completion or (isinstance(value, str) and value == completion) for value in values):
+                    return f"; probably at row {row}, {str(completion)[:200]!r}"
+        trace = trace.tb_next
+    return ""
 
 
 def _wait_for(coroutine: Coroutine[Any, Any, Any]) -> Any:

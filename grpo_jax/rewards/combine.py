@@ -26,8 +26,8 @@ class Rewards(NamedTuple):
 
 def score_each(
     functions: Sequence[RewardFunction],
-    prompts: Sequence[str],
-    completions: Sequence[str],
+    prompts: Sequence[Any],
+    completions: Sequence[Any],
     columns: Mapping[str, Sequence[Any]],
     group_size: int,
     *,
@@ -37,8 +37,8 @@ def score_each(
 
     Args:
         functions: K reward functions (see ``RewardFunction``).
-        prompts: P prompts, one per group; each is repeated for its completions here.
-        completions: P * G completions, group by group.
+        prompts: P prompts, one per group; each is repeated for its completions here. Texts, or the messages of chats.
+        completions: P * G completions, group by group; `grpo_jax.tasks.for_rewards` makes both.
         columns: the examples' columns, P entries each; repeated like the prompts.
         group_size: completions per prompt, G.
         completion_ids: token ids of every completion without padding, P * G entries. None: not passed to the functions.
@@ -107,8 +107,8 @@ def weighted_sum(
 def score(
     functions: Sequence[RewardFunction],
     weights: Sequence[float] | None,
-    prompts: Sequence[str],
-    completions: Sequence[str],
+    prompts: Sequence[Any],
+    completions: Sequence[Any],
     columns: Mapping[str, Sequence[Any]],
     group_size: int,
     *,
@@ -139,6 +139,30 @@ def score(
     return weighted_sum(rewards.values, weights)
 
 
+def together(functions: Sequence[RewardFunction], weights: Sequence[float]) -> RewardFunction:
+    """Builds the one reward function that several make by ``weighted_sum``.
+
+    Args:
+        functions: K reward functions.
+        weights: K finite weights.
+
+    Returns:
+        The function; None where none of them could score.
+
+    Raises:
+        ValueError: the weights are not K finite numbers.
+    """
+    _check_weights(weights, len(functions))
+    if len(functions) == 1 and weights[0] == 1:
+        return functions[0]
+
+    def together(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
+        values = np.stack([call(f, prompts, completions, columns) for f in functions], axis=-1)
+        return weighted_sum(values[:, None], weights)[:, 0].tolist()
+
+    return together
+
+
 def _check_weights(weights: Sequence[float], kinds: int) -> None:
     """Raises ValueError unless there are K finite weights."""
     if len(weights) != kinds:
@@ -149,8 +173,8 @@ def _check_weights(weights: Sequence[float], kinds: int) -> None:
 
 def _check_counts(
     functions: Sequence[RewardFunction],
-    prompts: Sequence[str],
-    completions: Sequence[str],
+    prompts: Sequence[Any],
+    completions: Sequence[Any],
     columns: Mapping[str, Sequence[Any]],
     group_size: int,
 ) -> None:
