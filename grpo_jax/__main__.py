@@ -1,4 +1,4 @@
-"""The command line: train, evaluate, sample, certify. ``grpo-jax train --help`` lists every option."""
+"""The command line: train, evaluate, sample, export, certify. ``grpo-jax train --help`` lists every option."""
 
 import argparse
 import sys
@@ -15,9 +15,9 @@ from grpo_jax.config import Config, load
 from grpo_jax.evaluation import evaluate
 from grpo_jax.memory import keep_freed_memory
 from grpo_jax.oracle import certify_shipped, heatmap, print_records, to_json
-from grpo_jax.presets import preset
+from grpo_jax.presets import check_files, preset
 from grpo_jax.program import Program, compile_program
-from grpo_jax.tasks import decode, encode_prompts
+from grpo_jax.tasks import PretrainedTokenizer, as_chat, decode, encode_prompts, rendered
 from grpo_jax.train import TrainingStopped, train
 from grpo_jax.types import TrainState
 
@@ -32,7 +32,8 @@ class Train:
         out: the run's folder. None: the first free one of runs/1, runs/2, ...
         resume: continue the run in the folder from its last checkpoint, with its own options; steps, checkpoint_every,
             keep_checkpoints and mesh may be given anew.
-        preset: where the options start from: default, language-model, smoke or throughput.
+        preset: where the options start from: default, language-model, smoke, throughput; with a pretrained model:
+            checkpoint (yours), smollm2-135m, qwen2.5-0.5b-gsm8k, qwen2.5-7b-math, llama3.1-8b-math.
         config_file: start from a saved config.json instead of a preset.
         config: every option of the run.
     """
@@ -69,7 +70,8 @@ class Sample:
 
     Attributes:
         run: the run's folder.
-        prompts: the prompts, such as "37+58=".
+        prompts: the prompts, such as "37+58="; a user's turn where the model has a chat template.
+        raw: read prompts as text also where the model has a chat template.
         greedy: the most likely completion only, instead of random ones.
         seed: of the random completions.
         step: which checkpoint. None: the newest.
@@ -78,8 +80,28 @@ class Sample:
 
     run: tyro.conf.Positional[Path]
     prompts: tyro.conf.Positional[tuple[str, ...]]
+    raw: bool = False
     greedy: bool = False
     seed: int = 0
+    step: int | None = None
+    mesh: str | None = None
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write the model of a run's checkpoint as Hugging Face lays models out, for transformers, vLLM or another run.
+
+    A run that started from a pretrained model leaves its last one in its folder, under model.
+
+    Attributes:
+        run: the run's folder.
+        out: the folder to write.
+        step: which checkpoint. None: the newest.
+        mesh: devices, as in train. None: the run's.
+    """
+
+    run: tyro.conf.Positional[Path]
+    out: tyro.conf.Positional[Path]
     step: int | None = None
     mesh: str | None = None
 
@@ -123,18 +145,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(command, Train):
             if command.resume and command.out is None:
                 raise ValueError("--resume: which run? Name its folder with --out")
+            if command.preset is not None:
+                check_files(command.preset, command.config)
             train(command.config, command.out or _free_folder(), resume=command.resume)
         elif isinstance(command, Evaluate):
             _evaluate(command)
         elif isinstance(command, Certify):
             return _certify(command)
+        elif isinstance(command, Export):
+            _export(command)
         else:
             _sample(command)
     except KeyboardInterrupt:
         return _failed("interrupted; --resume --out FOLDER continues from the last checkpoint", 130)
     except TrainingStopped as error:
         return _failed(error, 1)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         return _failed(error, 2)
     return 0
 
@@ -144,12 +170,13 @@ def _failed(error: Exception | str, status: int) -> int:
     return status
 
 
-def _parse(words: list[str]) -> Train | Evaluate | Sample | Certify:
+def _parse(words: list[str]) -> Train | Evaluate | Sample | Export | Certify:
     start = Train(config=_starting_point(words)) if words[:1] == ["train"] else Train()
     commands = (
         Annotated[Train, tyro.conf.subcommand("train", default=start)]
         | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
         | Annotated[Sample, tyro.conf.subcommand("sample")]
+        | Annotated[Export, tyro.conf.subcommand("export")]
         | Annotated[Certify, tyro.conf.subcommand("certify")]
     )
     return tyro.cli(commands, prog="grpo-jax", args=words, description=__doc__)  # pyright: ignore[reportArgumentType]
@@ -179,7 +206,7 @@ def _free_folder() -> Path:
     return Path("runs", str(number))
 
 
-def _restored(command: Evaluate | Sample) -> tuple[Program, TrainState]:
+def _restored(command: Evaluate | Sample | Export) -> tuple[Program, TrainState]:
     config = load(command.run / "config.json")
     program = compile_program(config if command.mesh is None else replace(config, mesh=command.mesh))
     return program, checkpoints.restore(command.run / "checkpoints", program.shapes, command.step)
@@ -200,15 +227,30 @@ def _sample(command: Sample) -> None:
         raise ValueError('no prompts: name at least one, such as "37+58="')
     program, state = _restored(command)
     tokenizer, width = program.parts.task.tokenizer, program.parts.task.max_prompt_tokens
+    chat = not command.raw and isinstance(tokenizer, PretrainedTokenizer) and tokenizer.template is not None
+    if command.raw and not isinstance(tokenizer, PretrainedTokenizer):
+        raise ValueError("--raw has no effect: the run's model has no chat template")
+    system = load(command.run / "config.json").task.system or ""
+    texts = [rendered(tokenizer, as_chat(text, system) if chat else text) for text in command.prompts]
+    if isinstance(tokenizer, PretrainedTokenizer):  # no table of characters bounds what can be asked
+        width = max(width, *(len(tokenizer.encode(text)) for text in texts))
     multiple = program.mesh.shape["data"] * program.mesh.shape["fsdp"]
     rows = -(-len(command.prompts) // multiple) * multiple
-    prompts = encode_prompts(tokenizer, command.prompts, width, rows)
+    prompts = encode_prompts(tokenizer, texts, width, rows)
     generate = program.answer if command.greedy else program.generate
     completions = decode(tokenizer, generate(state.params, prompts, key=jax.random.key(command.seed)))
     size = len(completions) // rows
     for number, prompt in enumerate(command.prompts):
         for completion in completions[number * size : (number + 1) * size]:
-            print(f"{prompt}{completion}")
+            print(f"{prompt}\n{completion}\n" if chat else f"{prompt}{completion}")
+
+
+def _export(command: Export) -> None:
+    program, state = _restored(command)
+    if program.parts.save is None:
+        raise ValueError(f"{command.run} did not start from a pretrained model, whose layout its own could have")
+    program.parts.save(command.out, state.params)
+    print(command.out)
 
 
 def _certify(command: Certify) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from grpo_jax.experience import Generate, sample
 from grpo_jax.metrics import Sample
 from grpo_jax.rewards import score
-from grpo_jax.tasks import Task, columns_of, decode
+from grpo_jax.tasks import Example, Task, columns_of, decode, for_rewards
 from grpo_jax.types import Params
 
 
@@ -50,21 +50,29 @@ def evaluate(
         raise ValueError(f"evaluate: {examples} examples of {split!r}; give at least 1")
     size = task.splits[split]
     total = examples if size is None else min(examples, size)
-    rewards: list[float] = []
-    samples: list[Sample] = []
+    problems: list[Example] = []
+    completions: list[str] = []
     for start in range(0, total, rows):
-        problems = task.examples(split, start, min(rows, total - start))
+        part = task.examples(split, start, min(rows, total - start))
         # A greedy sampler reads no key; a random one gets its own noise for each part.
-        rollout = sample(task, generate, params, problems, rows, key=jax.random.key(start))
-        completions = decode(task.tokenizer, rollout)[: len(problems)]
-        prompts = [problem.prompt for problem in problems]
-        scored = score([task.reward], None, prompts, completions, columns_of(problems), 1)[:, 0]
-        rewards += scored.tolist()
-        for problem, completion, reward in zip(problems, completions, scored.tolist(), strict=True):
-            if len(samples) < shown:
-                known = None if np.isnan(reward) else reward
-                samples.append(Sample(problem.prompt, completion, known, task.demonstration(problem)))
+        rollout = sample(task, generate, params, part, rows, key=jax.random.key(start))
+        problems += part
+        completions += decode(task.tokenizer, rollout)[: len(part)]
+    prompts, answers = for_rewards(problems, completions)
+    rewards = score([task.reward], None, prompts, answers, columns_of(problems), 1)[:, 0].tolist()
+    samples = [
+        Sample(problem.prompt, completion, None if np.isnan(reward) else reward, _expected(task, problem))
+        for problem, completion, reward in zip(problems[:shown], completions, rewards, strict=False)
+    ]
     return Evaluation(float(np.nanmean(rewards)), total, samples)
+
+
+def _expected(task: Task, problem: Example) -> str | None:
+    """Returns the right completion, or else what the data has as the answer."""
+    if task.demonstration is not None:
+        return task.demonstration(problem)
+    found = next((problem.columns[name] for name in ("answer", "solution") if name in problem.columns), None)
+    return None if found is None else str(found)
 
 
 def out_of_domain(task: Task) -> list[str]:

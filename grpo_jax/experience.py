@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from grpo_jax.components import Parts
-from grpo_jax.rewards import score_each, weighted_sum
-from grpo_jax.tasks import Example, columns_of, completion_ids, decode, encode_prompts
+from grpo_jax.rewards import Rewards, score_each, weighted_sum
+from grpo_jax.tasks import Example, columns_of, completion_ids, decode, encode_prompts, for_rewards
 from grpo_jax.types import Batch, Params, Prompts, Rollout
 
 Generate = Callable[..., Rollout]
@@ -27,6 +27,8 @@ class Experience(NamedTuple):
         completions: the completions' texts, group by group.
         consumed: training problems used up, kept or not.
         rounds: times that completions were sampled.
+        measures: share of completions that ended by themselves, "finished"; and where there are several rewards, the
+            mean of each by its name.
     """
 
     rollout: Rollout
@@ -35,6 +37,7 @@ class Experience(NamedTuple):
     completions: list[str]
     consumed: int
     rounds: int
+    measures: dict[str, float]
 
 
 class Collector(NamedTuple):
@@ -77,7 +80,13 @@ class Collector(NamedTuple):
         chosen = _picked(found, order[: self.groups])
         rollout, batch = _padded((chosen.rollout, chosen.batch), self.rows)
         return Experience(
-            rollout, batch, chosen.prompts, chosen.completions, consumed=rounds * self.groups, rounds=rounds
+            rollout,
+            batch,
+            chosen.prompts,
+            chosen.completions,
+            consumed=rounds * self.groups,
+            rounds=rounds,
+            measures=_measures(chosen),
         )
 
     def _round(self, params: Params, start: int, key: Any) -> "_Scored":
@@ -85,15 +94,18 @@ class Collector(NamedTuple):
         rollout = sample(self.parts.task, self.generate, params, examples, self.rows, key=key)
         rollout = jax.tree.map(lambda leaf: leaf[: self.groups], rollout)
         completions = decode(self.parts.task.tokenizer, rollout)
-        batch = score(self.parts, rollout, examples, completions, self.group_size)
-        return _Scored(rollout, batch, [example.prompt for example in examples], completions)
+        each = _scored(self.parts, rollout, examples, completions, self.group_size)
+        batch = _batch(self.parts, rollout, each)
+        return _Scored(rollout, batch, each.values, each.names, [example.prompt for example in examples], completions)
 
 
 class _Scored(NamedTuple):
-    """Groups of one or several rounds."""
+    """Groups of one or several rounds; ``rewards`` are those of every function ``[N, G, K]``, under ``names``."""
 
     rollout: Rollout
     batch: Batch
+    rewards: np.ndarray
+    names: tuple[str, ...]
     prompts: list[str]
     completions: list[str]
 
@@ -122,26 +134,41 @@ def score(
     Raises:
         ValueError, TypeError, RuntimeError: a reward function failed or returned what is no reward.
     """
-    each = score_each(
-        parts.rewards,
-        [example.prompt for example in examples],
-        completions,
-        columns_of(examples),
-        group_size,
-        completion_ids=completion_ids(rollout),
-    )
-    shaped = len(parts.rewards) > 1
+    return _batch(parts, rollout, _scored(parts, rollout, examples, completions, group_size))
+
+
+def _scored(
+    parts: Parts, rollout: Rollout, examples: Sequence[Example], completions: Sequence[str], group_size: int
+) -> Rewards:
+    prompts, answers = for_rewards(examples, completions)
+    columns, ids = columns_of(examples), completion_ids(rollout)
+    return score_each(parts.rewards, prompts, answers, columns, group_size, completion_ids=ids)
+
+
+def _batch(parts: Parts, rollout: Rollout, each: Rewards) -> Batch:
+    own, weights = each.values[..., : parts.task_rewards], parts.reward_weights[: parts.task_rewards]
     # A completion that the task cannot score has no reward: what is added to it alone must not stand in.
-    known = np.where(np.isnan(each.values[..., :1]), np.float32(np.nan), each.values)
-    combined = known if parts.rewards_apart else weighted_sum(known, parts.reward_weights)
-    batch = Batch(
+    unknown = np.isnan(own).all(axis=-1, keepdims=True)
+    known = np.where(unknown, np.float32(np.nan), each.values)
+    shaped = len(parts.rewards) > parts.task_rewards
+    apart = own[..., 0] if own.shape[-1] == 1 else own if parts.rewards_apart else weighted_sum(own, weights)
+    return Batch(
         mask=rollout.mask,
-        rewards=combined,  # pyright: ignore[reportArgumentType]
+        rewards=known if parts.rewards_apart else weighted_sum(known, parts.reward_weights),  # pyright: ignore
         valid=np.ones(rollout.mask.shape[:2], bool),  # pyright: ignore[reportArgumentType]
-        task_rewards=each.values[..., 0] if shaped else None,  # pyright: ignore[reportArgumentType]
+        task_rewards=apart if shaped else None,  # pyright: ignore[reportArgumentType]
         behaviour_log_probs=rollout.log_probs,
     )
-    return batch
+
+
+def _measures(found: _Scored) -> dict[str, float]:
+    measures = {"finished": float(np.mean(found.rollout.finished))}
+    if len(found.names) > 1:
+        for number, name in enumerate(found.names):
+            known = found.rewards[..., number][~np.isnan(found.rewards[..., number])]
+            if known.size:
+                measures[f"reward_of_{name}"] = float(np.mean(known, dtype=np.float64))
+    return measures
 
 
 def _live(parts: Parts, found: _Scored) -> np.ndarray:
@@ -154,17 +181,22 @@ def _live(parts: Parts, found: _Scored) -> np.ndarray:
 
 
 def _joined(first: _Scored, second: _Scored) -> _Scored:
-    rollout, batch = jax.tree.map(
-        lambda a, b: np.concatenate([a, b]), (first.rollout, first.batch), (second.rollout, second.batch)
+    rollout, batch, rewards = jax.tree.map(
+        lambda a, b: np.concatenate([a, b]),
+        (first.rollout, first.batch, first.rewards),
+        (second.rollout, second.batch, second.rewards),
     )
-    return _Scored(rollout, batch, first.prompts + second.prompts, first.completions + second.completions)
+    prompts, completions = first.prompts + second.prompts, first.completions + second.completions
+    return _Scored(rollout, batch, rewards, first.names, prompts, completions)
 
 
 def _picked(found: _Scored, order: np.ndarray) -> _Scored:
     size = len(found.completions) // len(found.prompts)
-    rollout, batch = jax.tree.map(lambda leaf: np.asarray(leaf)[order], (found.rollout, found.batch))
+    rollout, batch, rewards = jax.tree.map(
+        lambda leaf: np.asarray(leaf)[order], (found.rollout, found.batch, found.rewards)
+    )
     completions = [found.completions[group * size + member] for group in order for member in range(size)]
-    return _Scored(rollout, batch, [found.prompts[group] for group in order], completions)
+    return _Scored(rollout, batch, rewards, found.names, [found.prompts[group] for group in order], completions)
 
 
 def _padded(tree: Any, rows: int) -> Any:

@@ -31,7 +31,7 @@ class Program(NamedTuple):
         mesh: the devices.
         rows: groups of the compiled update, P rounded up to what mesh and micro-batches need.
         evaluation_rows: prompts per call of ``answer``.
-        initial: ``(*, key) -> params``.
+        initial: ``(*, key) -> params``; those of the pretrained model where there is one.
         state: ``(params, *, key) -> TrainState``.
         update: ``(state, rollout, batch) -> (state, metrics)``; donates the state.
         generate: ``(params, prompts, *, key) -> Rollout``, G random completions per prompt.
@@ -166,6 +166,9 @@ def _shapes(learn: Learner, parts: Parts, mesh: Mesh) -> TrainState:
 
 
 def _initial(parts: Parts, places: Any) -> Callable[..., Params]:
+    load = parts.load
+    if load is not None:
+        return lambda *, key: load(places)
     compiled = jax.jit(lambda key: parts.policy.init(key=key), out_shardings=places)
     return lambda *, key: compiled(key)
 

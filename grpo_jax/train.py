@@ -1,7 +1,8 @@
 """The training run: warm start, then sample, score, update, write down, until the steps are done."""
 
+import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -143,7 +144,7 @@ def _loop(run: Run, state: TrainState) -> TrainState:
         row = _diagnosed(run, state, placed, step)
         state, metrics = program.update(state, *placed)
         state = _at_position(state, program, position + found.consumed)
-        row |= _numbers(jax.device_get(metrics)) | {"rounds": float(found.rounds)}
+        row |= _numbers(jax.device_get(metrics)) | {"rounds": float(found.rounds)} | found.measures
         row |= {"seconds_sampling": sampled - began, "seconds": time.monotonic() - began}
         _stop_if_broken(run, state, step)
         if step == config.steps or (config.evaluation.every and step % config.evaluation.every == 0):
@@ -209,6 +210,8 @@ def _finish(config: Config, program: Program, files: RunFolder, state: TrainStat
     save_curves(rows, files.curves)
     shown = evaluate(program.parts.task, program.answer, state.params, "validation", 10, program.evaluation_rows)
     write_samples(files.samples_after, shown.samples)
+    if program.parts.save is not None:
+        _save_model(program.parts.save, files, state.params)
     first, last = rows[0], rows[-1]
     summary = {
         "accuracy_before": first["accuracy_validation"],
@@ -227,6 +230,16 @@ def _finish(config: Config, program: Program, files: RunFolder, state: TrainStat
     return summary
 
 
+def _save_model(save: Callable[[Path, Any], None], files: RunFolder, params: Any) -> None:
+    """Writes the model, in place of the one that the run left when it had fewer steps."""
+    fresh = files.path / ".model.new"
+    shutil.rmtree(fresh, ignore_errors=True)
+    save(fresh, params)
+    shutil.rmtree(files.model, ignore_errors=True)
+    fresh.rename(files.model)
+    print(f"model: {files.model}", flush=True)
+
+
 def _introduction(program: Program, files: RunFolder) -> str:
     objective, controller = program.parts.objective, program.parts.controller
     size = sum(leaf.size for leaf in jax.tree.leaves(program.shapes.params))
@@ -237,6 +250,7 @@ def _introduction(program: Program, files: RunFolder) -> str:
         f"run {files.path} on {jax.devices()[0].platform} ({mesh}); {size:,} parameters",
         f"{follows}; {controller.description}",
         *objective.notes,
+        *([program.parts.task.description] if program.parts.task.description else []),
     ]
     return "\n".join(lines)
 

@@ -66,12 +66,15 @@ def _demonstrations(config: Config, program: Program, start: int) -> Rollout:
     slips = (chance < config.warm_start.slips).tolist()
     texts = [_written(task, example, slips=slip) for example, slip in zip(examples, slips, strict=True)]
     texts += [""] * (rows - count)
-    return rollout_from_texts(task.tokenizer, prompts, texts, task.max_completion_tokens)
+    longest = program.parts.max_tokens if task.max_completion_tokens is None else task.max_completion_tokens
+    return rollout_from_texts(task.tokenizer, prompts, texts, longest)
 
 
 def _written(task: Task, example: Example, *, slips: bool) -> str:
     if slips and task.slip is not None:
         return task.slip(example)
+    if task.demonstration is None:
+        raise ValueError(f"{task.name} has no demonstrations to imitate; set warm_start.steps to 0")
     return task.demonstration(example)
 
 

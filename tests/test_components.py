@@ -2,18 +2,21 @@
 
 import dataclasses
 import re
+import shutil
 import typing
 
 import pytest
 
 from grpo_jax import components
 from grpo_jax.components import build
-from grpo_jax.config import BetaConfig, ObjectiveConfig, ReferenceConfig
+from grpo_jax.config import BetaConfig, ObjectiveConfig, ReferenceConfig, TaskConfig
 from grpo_jax.presets import PRESETS, preset
-from tests.runs import TINY
-from tests.test_every_field import FLIPS, changed
+from grpo_jax.rewards.calls import name_of
+from tests.runs import TINY, odd
+from tests.test_every_field import FILE, FLIPS, GYM, LLAMA, PRETRAINED, PRODUCTS, SHAPE, SUMS, changed
 
 TABLES = {
+    "task.kind": components.TASKS,
     "objective.advantage": components.ADVANTAGES,
     "objective.surrogate": components.SURROGATES,
     "objective.degenerate": components.DEGENERATE,
@@ -24,6 +27,8 @@ TABLES = {
     "reference.kind": components.REFERENCES,
 }
 NEEDS = {
+    "file": FILE,
+    "reasoning_gym": GYM,
     "gspo": {"objective.placement": "reward"},
     "separately_standardised": {"reward.overlong_cache": 2},
     "copied_every": {"reference.every": 2},
@@ -32,6 +37,7 @@ NEEDS = {
     "proportional_integral": {"beta.target": 0.1, "beta.horizon": 50.0},
 }
 NAMES = {
+    "task": (TaskConfig, ("kind",)),
     "objective": (ObjectiveConfig, ("advantage", "surrogate", "degenerate", "reduction", "mismatch")),
     "beta": (BetaConfig, ("schedule", "adaptive")),
     "reference": (ReferenceConfig, ("kind",)),
@@ -77,6 +83,7 @@ def test_an_option_that_the_choice_does_not_read_is_an_error_that_names_it(place
     section = place.split(".")[0]
     option = f"{section}.{option}"
     values = {place: name, **NEEDS.get(name, {}), option: FLIPS[option].value}
+    values |= {"task.digits": None} if place == "task.kind" and option != "task.digits" else {}
     message = rf"{re.escape(option)}=.* has no effect with {re.escape(place)}={name}; leave it out, or choose"
     with pytest.raises(ValueError, match=message):
         build(changed(TINY, values))
@@ -86,10 +93,12 @@ def test_an_option_that_the_choice_does_not_read_is_an_error_that_names_it(place
 def test_an_option_that_the_choice_reads_is_accepted(place, name, option):
     section = place.split(".")[0]
     option = f"{section}.{option}"
-    value = {"beta.floor": 1e-3, "beta.ceiling": 1.0}.get(option, FLIPS[option].value)
+    other = {"beta.floor": 1e-3, "beta.ceiling": 1.0, "task.max_prompt_tokens": 200}
+    value = other.get(option, FLIPS[option].value)
     if name == "tight_then_loose" and option == "beta.schedule_start":
         value = 0.1
     apart = {"update.updates_per_rollout": 2} if place == "objective.surrogate" else {}
+    apart |= {"task.max_prompt_tokens": 200} if option == "task.drop_long" else {}
     build(changed(TINY, {place: name, **NEEDS.get(name, {}), **apart, option: value}))
 
 
@@ -128,6 +137,9 @@ def test_a_bound_on_ratios_that_are_all_one_is_an_error(option):
             "objective.granularity has no effect with objective.kl=full",
         ),
         ({"reward.overlong_weight": 1.0}, "reward.overlong_weight=1.0 has no effect without reward.overlong_cache"),
+        ({**PRETRAINED}, "task.kind=arithmetic has its own characters"),
+        ({**FILE, "model.width": 8}, "model.width=8 has no effect with model.path="),
+        ({**FILE, "warm_start.steps": 3}, "warm_start.steps=3 needs right completions to imitate, and files has none"),
         (
             {"objective.advantage": "separately_standardised"},
             "objective.advantage=separately_standardised is for several rewards, but the task's is the only one",
@@ -160,6 +172,21 @@ def test_what_has_no_effect_together_is_an_error(values, message):
         ({"task.operators": ""}, "empty task: no operators"),
         ({"task.digits": [2, 1]}, "empty task: no number has 2 to 1 digits"),
         ({"task.held_out": 0.0}, "empty task: held_out 0.0 leaves no problem"),
+        ({**FILE, "task.train": None}, "task.train is missing: file has no default for it"),
+        ({**GYM, "task.dataset": None}, "task.dataset is missing: reasoning_gym has no default for it"),
+        ({**FILE, **SHAPE, "model.path": None}, "model.path is missing: task.kind=file is read with a pretrained"),
+        ({**FILE, "reward.functions": None}, "reward.functions is missing: a file has no reward of its own"),
+        ({**FILE, "rollout.max_tokens": None}, "rollout.max_tokens is missing: files does not know how long an answer"),
+        ({**FILE, "task.evaluation": "products.jsonl"}, "task.evaluation is 'products.jsonl': write name=value"),
+        ({**FILE, "task.evaluation": f"a={SUMS},a={SUMS}"}, "with every name once"),
+        ({**GYM, "task.options": "min_terms=9"}, "chain_sum with {'seed': 0, 'size': 20000, 'min_terms': 9}"),
+        ({**FILE, "task.train": "nowhere.jsonl"}, "nowhere.jsonl: no such file"),
+        ({**FILE, "model.path": "nowhere"}, "model.path: there is no folder nowhere; name one that holds config.json"),
+        ({**FILE, "model.path": "nowhere.gguf"}, "model.path: there is no file nowhere.gguf"),
+        ({"reward.functions": "exact"}, "reward.functions: 'exact' is none of math_answer, symbolic_answer, countdown"),
+        ({"reward.functions": "countdown=much"}, "the weight of countdown is 'much'"),
+        ({"reward.functions": "tests.runs:even"}, "tests.runs has no function 'even'"),
+        ({"reward.timeout": 0.0}, "reward.timeout is 0.0"),
         ({"rollout.temperature": 0.0}, "categorical: temperature is 0.0"),
         ({"rollout.top_k": 0}, "categorical: top_k is 0"),
         ({"rollout.top_p": 1.5}, "categorical: top_p is 1.5"),
@@ -176,7 +203,7 @@ def test_what_has_no_effect_together_is_an_error(values, message):
     ],
 )
 def test_a_value_out_of_range_is_an_error_with_value_and_place(values, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
+    with pytest.raises((ValueError, FileNotFoundError), match=re.escape(message)):
         build(changed(TINY, values))
 
 
@@ -190,7 +217,23 @@ def test_an_unknown_name_is_an_error_with_the_known_ones(field):
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_can_be_built(name):
-    assert build(preset(name)).task.name == "arithmetic"
+    """Those of pretrained models with a small one, and with files, in place of what they name."""
+    config = preset(name)
+    if config.task.kind == "arithmetic":
+        assert build(config).task.name == "arithmetic"
+        return
+    assert config.warm_start.steps == 0
+    values = {"model.path": LLAMA}
+    if config.task.kind == "file":
+        values |= {"task.train": SUMS, "reward.functions": config.reward.functions or "math_answer"}
+        values |= {"rollout.max_tokens": config.rollout.max_tokens or 9}
+    if config.task.evaluation is not None:
+        names = [entry.partition("=")[0] for entry in config.task.evaluation.split(",")]
+        values["task.evaluation"] = ",".join(f"{name}={PRODUCTS}" for name in names)
+    parts = build(changed(config, values))
+    assert parts.load is not None
+    assert parts.task.splits["train"] is None
+    assert "validation" in parts.task.splits
 
 
 def test_the_language_model_preset_is_the_usual_one():
@@ -198,6 +241,22 @@ def test_the_language_model_preset_is_the_usual_one():
     beta, update = config.beta, config.update
     assert (beta.value, beta.adaptive, beta.target, update.learning_rate) == (0.01, "proportional", 0.05, 1e-6)
     assert (config.objective.entropy, config.rollout.group_size, config.reference.kind) == (0.001, 8, "frozen")
+
+
+def test_several_rewards_have_weights_and_make_the_tasks_own():
+    parts = build(changed(TINY, {"reward.functions": "tests.runs:odd, countdown=0.5", "reward.overlong_cache": 2}))
+    assert [name_of(function) for function in parts.rewards] == ["odd", "countdown", "overlong"]
+    assert parts.reward_weights == (1.0, 0.5, 1.0)
+    assert parts.task_rewards == 2
+    assert parts.task.reward(["p"], ["1+1"], target=[2], nums=[[1, 1]]) == [odd(["p"], ["1+1"])[0] + 0.5]
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path):
+    shutil.copytree(LLAMA, tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    path.write_text(path.read_text().replace('"vocab_size": 61', '"vocab_size": 40'))
+    with pytest.raises(ValueError, match="the tokenizer has 49 tokens, but config.json says vocab_size 40"):
+        build(changed(TINY, {**FILE, "model.path": str(tmp_path / "model")}))
 
 
 def test_the_budget_is_what_the_task_needs_unless_given():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -14,7 +15,7 @@ import grpo_jax.train
 import grpo_jax.warm_start
 from grpo_jax import checkpoints
 from grpo_jax.components import build, build_controller, build_objective, build_optimizer, build_reference
-from grpo_jax.config import from_dict, to_dict
+from grpo_jax.config import ModelConfig, from_dict, to_dict
 from grpo_jax.evaluation import Evaluation
 from grpo_jax.experience import Collector, score
 from grpo_jax.program import compile_program
@@ -33,11 +34,35 @@ class Flip(NamedTuple):
     base_fails: bool = False
 
 
+HERE = Path(__file__).parent
+LLAMA = str(HERE / "models" / "pretrained" / "fixtures" / "llama")
+SUMS, PRODUCTS = (str(HERE / "tasks" / "fixtures" / f"{name}.jsonl") for name in ("sums", "products"))
+SHAPE = {f"model.{name}": value for name, value in dataclasses.asdict(ModelConfig()).items() if name != "path"}
+PRETRAINED = {**SHAPE, "model.path": LLAMA, "task.digits": None}
+FILE = {**PRETRAINED, "task.kind": "file", "task.train": SUMS, "reward.functions": "tests.runs:odd"}
+GYM = {**PRETRAINED, "task.kind": "reasoning_gym", "task.dataset": "chain_sum"}
+"""What a task from files, and one of reasoning-gym, needs."""
+
+
+def without(values, *names):
+    return {name: value for name, value in values.items() if name not in names}
+
+
 FLIPS = {
+    "task.kind": Flip("file", without(FILE, "task.kind"), base_fails=True),
     "task.operators": Flip("*"),
     "task.digits": Flip([2, 2]),
     "task.held_out": Flip(0.3),
+    "task.train": Flip(PRODUCTS, FILE | {"task.held_out": 0.5}),
+    "task.evaluation": Flip(f"validation={PRODUCTS},again={PRODUCTS}", FILE),
+    "task.prompt_column": Flip("answer", FILE),
+    "task.system": Flip("be brief", FILE),
+    "task.max_prompt_tokens": Flip(6, FILE | {"task.drop_long": True}, base_fails=True),
+    "task.drop_long": Flip(True, FILE | {"task.max_prompt_tokens": 5}, base_fails=True),
+    "task.dataset": Flip("basic_arithmetic", GYM),
+    "task.options": Flip("min_terms=2,max_terms=2", GYM),
     "task.seed": Flip(1),
+    "model.path": Flip(LLAMA, without(FILE, "model.path"), base_fails=True),
     "model.layers": Flip(2),
     "model.width": Flip(8),
     "model.heads": Flip(1),
@@ -48,6 +73,7 @@ FLIPS = {
     "model.norm_epsilon": Flip(0.1),
     "model.tied_head": Flip(False),
     "model.scan_layers": Flip(True),
+    "model.remat_layers": Flip(True),
     "model.dtype": Flip("bfloat16"),
     "model.logits_per_chunk": Flip(1),
     "rollout.prompts": Flip(5),
@@ -57,6 +83,8 @@ FLIPS = {
     "rollout.top_k": Flip(2),
     "rollout.top_p": Flip(0.3),
     "rollout.resample_rounds": Flip(2),
+    "reward.functions": Flip("tests.runs:odd,countdown=0.5"),
+    "reward.timeout": Flip(5.0),
     "reward.overlong_cache": Flip(2),
     "reward.overlong_weight": Flip(0.5, {"reward.overlong_cache": 2}),
     "objective.advantage": Flip("centred"),
@@ -247,15 +275,21 @@ def collected_rounds(config, parts):
 def rewarded(config, **_):
     """The rewards of completions of every length."""
     parts = build(config)
+    if config.reward.functions is not None:
+        return [function.__name__ for function in parts.rewards], parts.reward_weights
     prompts = encode_prompts(parts.task.tokenizer, ["1+1="], 9)
     completions = ["", "2", "22"]
     rollout = rollout_from_texts(parts.task.tokenizer, prompts, completions, parts.max_tokens)
     return score(parts, rollout, parts.task.examples("train", 0, 1), completions, 3).rewards
 
 
+def reward_functions(config, **_):
+    return [type(function).__name__ for function in build(config).rewards]
+
+
 def examples(config, **_):
     task = build(config).task
-    return [task.examples(split, 0, 4) for split in task.splits]
+    return [task.examples(split, 0, min(4, size or 4)) for split, size in task.splits.items()]
 
 
 def warm_start_calls(config, folder, monkeypatch):
@@ -330,6 +364,7 @@ OBSERVED = {
     "model": policy_numerics,
     "rollout": sampled,
     "reward": rewarded,
+    "reward.timeout": reward_functions,
     "objective": gradient,
     "beta": betas,
     "reference": reference_moves,
@@ -388,7 +423,7 @@ def test_every_field_changes_something(name, before, tmp_path, monkeypatch):
     base = changed(TINY, flip.beside)
     after = observe(observer(name), changed(base, {name: flip.value}), tmp_path / "run", monkeypatch)
     if flip.base_fails:
-        with pytest.raises(ValueError, match=r"missing|no effect|vanish|zero"):
+        with pytest.raises(ValueError, match=r"missing|no effect|vanish|zero|too long"):
             observe(observer(name), base, tmp_path / "base", monkeypatch)
     else:
         assert before(observer(name), base) != after

@@ -12,7 +12,9 @@ from grpo_jax.components.build import (
     build_optimizer,
     build_reference,
 )
+from grpo_jax.components.checkpoint import Checkpoint, build_checkpoint
 from grpo_jax.components.choices import Choice
+from grpo_jax.components.problems import TASKS, build_task
 from grpo_jax.components.tables import (
     ADAPTIVE,
     ADVANTAGES,
@@ -29,6 +31,7 @@ from grpo_jax.components.tables import (
 __all__ = [
     "ADAPTIVE",
     "ADVANTAGES",
+    "Checkpoint",
     "Choice",
     "DEGENERATE",
     "ESTIMATORS",
@@ -39,9 +42,12 @@ __all__ = [
     "REFERENCES",
     "SCHEDULES",
     "SURROGATES",
+    "TASKS",
     "build",
+    "build_checkpoint",
     "build_controller",
     "build_objective",
     "build_optimizer",
     "build_reference",
+    "build_task",
 ]

@@ -1,13 +1,17 @@
 """From a configuration to the parts of a run, validated."""
 
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import optax
 
 from grpo_jax import kl, updates
 from grpo_jax.advantages import Advantage
+from grpo_jax.components.checkpoint import build_checkpoint
 from grpo_jax.components.choices import choose, known, named, refuse_idle, require
+from grpo_jax.components.problems import Given, build_task, given_rewards, own_rewards
 from grpo_jax.components.tables import (
     ADAPTIVE,
     ADVANTAGES,
@@ -23,14 +27,15 @@ from grpo_jax.components.tables import (
     SCHEDULES,
     SURROGATES,
 )
-from grpo_jax.config import BetaConfig, Config, ObjectiveConfig, ReferenceConfig, UpdateConfig
+from grpo_jax.config import BetaConfig, Config, ModelConfig, ObjectiveConfig, ReferenceConfig, UpdateConfig
 from grpo_jax.kl import Penalty, controllers
 from grpo_jax.kl.controllers import Controller
 from grpo_jax.losses import Objective, mismatch, objective
 from grpo_jax.models import DecoderConfig, Policy, decoder
 from grpo_jax.rewards import RewardFunction, overlong
 from grpo_jax.rollouts import Strategy, categorical
-from grpo_jax.tasks import Task, arithmetic
+from grpo_jax.tasks import Task
+from grpo_jax.types import Params
 from grpo_jax.updates import Reference
 
 
@@ -41,7 +46,8 @@ class Parts(NamedTuple):
         task: the problems.
         policy: the decoder.
         strategy: how tokens are chosen.
-        rewards: the task's reward first, then what is added to it.
+        rewards: those of the task first, then what is added to them.
+        task_rewards: how many are the task's.
         reward_weights: a weight each.
         rewards_apart: whether the objective takes the rewards one by one instead of their sum.
         objective: the loss.
@@ -49,12 +55,15 @@ class Parts(NamedTuple):
         reference: the reference policy.
         optimizer: the optimizer.
         max_tokens: the completion budget.
+        load: ``(shardings) -> params`` of a pretrained model. None: the policy starts from random values.
+        save: ``(folder, params)``, writes a model as the pretrained one was laid out. None: there was none.
     """
 
     task: Task
     policy: Policy
     strategy: Strategy
     rewards: tuple[RewardFunction, ...]
+    task_rewards: int
     reward_weights: tuple[float, ...]
     rewards_apart: bool
     objective: Objective
@@ -62,6 +71,8 @@ class Parts(NamedTuple):
     reference: Reference
     optimizer: optax.GradientTransformation
     max_tokens: int
+    load: Callable[[Any], Params] | None
+    save: Callable[[Path, Params], None] | None
 
 
 def build(config: Config) -> Parts:
@@ -70,18 +81,26 @@ def build(config: Config) -> Parts:
     Raises:
         ValueError: a value out of range, an unknown name, an option without effect, or parts that do not fit together.
     """
-    task = arithmetic(config.task.operators, config.task.digits, config.task.held_out, config.task.seed)
-    policy = decoder(DecoderConfig(vocabulary_size=task.tokenizer.vocabulary_size, **asdict(config.model)))
+    checkpoint = None if config.model.path is None else build_checkpoint(config.model)
+    given = given_rewards(config.reward)
+    task = build_task(config.task, None if checkpoint is None else checkpoint.tokenizer, given)
+    if config.warm_start.steps and task.demonstration is None:
+        raise ValueError(
+            f"warm_start.steps={config.warm_start.steps} needs right completions to imitate, and {task.name} has none "
+            "(a file has them in a column 'completion'); set warm_start.steps to 0"
+        )
     rollout = config.rollout
-    max_tokens = task.max_completion_tokens if rollout.max_tokens is None else rollout.max_tokens
-    functions, weights = _rewards(config, task, max_tokens)
+    max_tokens = _budget(config, task)
+    own = own_rewards(config.reward, given, task)
+    functions, weights = _rewards(config, own, max_tokens)
     controller = build_controller(config.beta)
     _check_reference_is_used(config, controller)
     parts = Parts(
         task=task,
-        policy=policy,
+        policy=decoder(_shape(config.model, task) if checkpoint is None else checkpoint.config),
         strategy=categorical(rollout.temperature, rollout.top_k, rollout.top_p),
         rewards=functions,
+        task_rewards=len(own.functions),
         reward_weights=weights,
         rewards_apart=config.objective.advantage in APART,
         objective=build_objective(config.objective, max_tokens, weights, with_kl=not controller.always_zero),
@@ -89,6 +108,8 @@ def build(config: Config) -> Parts:
         reference=build_reference(config.reference),
         optimizer=build_optimizer(config.update),
         max_tokens=max_tokens,
+        load=None if checkpoint is None else checkpoint.load,
+        save=None if checkpoint is None else checkpoint.save,
     )
     _check_ratio_can_move(config)
     return parts
@@ -152,8 +173,8 @@ def _advantage(config: ObjectiveConfig, weights: tuple[float, ...]) -> Advantage
     apart = config.advantage in APART
     if apart and len(weights) < 2:
         raise ValueError(
-            f"objective.advantage={config.advantage} is for several rewards, but the task's is the only one; set "
-            "reward.overlong_cache, or choose standardised"
+            f"objective.advantage={config.advantage} is for several rewards, but the task's is the only one; name "
+            "several in reward.functions, set reward.overlong_cache, or choose standardised"
         )
     bound = {"weights": weights} if apart else {}
     return choose("objective.advantage", config.advantage, ADVANTAGES, asdict(config), bound)
@@ -209,12 +230,27 @@ def _check_ratio_can_move(config: Config) -> None:
             )
 
 
-def _rewards(config: Config, task: Task, max_tokens: int) -> tuple[tuple[RewardFunction, ...], tuple[float, ...]]:
+def _shape(config: ModelConfig, task: Task) -> DecoderConfig:
+    fields = {name: value for name, value in asdict(config).items() if name != "path"}
+    return DecoderConfig(vocabulary_size=task.tokenizer.vocabulary_size, **fields)
+
+
+def _budget(config: Config, task: Task) -> int:
+    found = task.max_completion_tokens if config.rollout.max_tokens is None else config.rollout.max_tokens
+    if found is None:
+        raise ValueError(
+            f"rollout.max_tokens is missing: {task.name} does not know how long an answer is; set --rollout.max-tokens"
+        )
+    return found
+
+
+def _rewards(config: Config, own: Given, max_tokens: int) -> tuple[tuple[RewardFunction, ...], tuple[float, ...]]:
     cache, weight = config.reward.overlong_cache, config.reward.overlong_weight
     if cache is None:
         if weight is not None:
             raise ValueError(f"reward.overlong_weight={weight} has no effect without reward.overlong_cache; set both")
-        return (task.reward,), (1.0,)
+        return own.functions, own.weights
     if weight is not None and not weight > 0:
         raise ValueError(f"reward.overlong_weight is {weight}; give a positive number, or leave overlong_cache out")
-    return (task.reward, overlong(max_tokens, cache)), (1.0, 1.0 if weight is None else weight)
+    charge = overlong(max_tokens, cache)
+    return (*own.functions, charge), (*own.weights, 1.0 if weight is None else weight)

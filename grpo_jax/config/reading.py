@@ -54,11 +54,11 @@ def _section(kind: Any, values: Any, place: str) -> Any:
 def _value(hint: Any, value: Any, place: str) -> Any:
     if dataclasses.is_dataclass(hint):
         return _section(hint, value, place)
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is tuple and isinstance(value, list) and len(value) == len(arguments):
-        return tuple(_value(each, item, place) for each, item in zip(arguments, value, strict=True))
-    options = arguments if origin in (types.UnionType, typing.Union) else (hint,)
+    options = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
     for option in options:
+        parts = typing.get_args(option) if typing.get_origin(option) is tuple else ()
+        if parts and isinstance(value, list) and len(value) == len(parts):
+            return tuple(_value(each, item, place) for each, item in zip(parts, value, strict=True))
         if typing.get_origin(option) is Literal and value in typing.get_args(option):
             return value
         if option is float and isinstance(value, int | float) and not isinstance(value, bool):

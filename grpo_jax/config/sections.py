@@ -10,26 +10,49 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """Arithmetic in characters.
+    """The problems: arithmetic in characters, files with prompts, or a data set of reasoning-gym.
 
     Attributes:
-        operators: which of + - * are trained on.
-        digits: fewest and most digits of an operand.
-        held_out: share of the pairs of operands never trained on, in (0, 1).
-        seed: which pairs are held out, and the order of the problems.
+        kind: where the problems are from; file and reasoning_gym need a pretrained model (model.path).
+        operators: arithmetic: which of + - * are trained on. None: + and -.
+        digits: arithmetic: fewest and most digits of an operand. None: 1 and 2.
+        held_out: share of the pairs of operands, or of a file's prompts, never trained on, in (0, 1). None: 0.1.
+        train: file: the training problems, .jsonl or .parquet; a prompt is a text, or a list of messages, and the
+            reward functions receive all other columns by name.
+        evaluation: file: problems never trained on, as validation=PATH,math500=PATH. None: some of the training
+            problems, the held-out ones, are the validation split.
+        prompt_column: file: the column with the prompt. None: the first of prompt, problem and question that it has.
+        system: a system message; a prompt that is text becomes a user's turn after it. Empty: a user's turn without
+            one. None: text is read as it is.
+        max_prompt_tokens: longest prompt, in tokens. None: as long as the longest.
+        drop_long: file: leave longer prompts out, instead of stopping at the first. None: stop.
+        dataset: reasoning_gym: the data set, such as chain_sum.
+        options: reasoning_gym: fields of its configuration, as min_terms=2,max_terms=3. None: its defaults.
+        seed: which problems are held out, and their order.
     """
 
-    operators: str = "+-"
-    digits: tuple[int, int] = (1, 2)
-    held_out: float = 0.1
+    kind: Literal["arithmetic", "file", "reasoning_gym"] = "arithmetic"
+    operators: str | None = None
+    digits: tuple[int, int] | None = None
+    held_out: float | None = None
+    train: str | None = None
+    evaluation: str | None = None
+    prompt_column: str | None = None
+    system: str | None = None
+    max_prompt_tokens: int | None = None
+    drop_long: bool | None = None
+    dataset: str | None = None
+    options: str | None = None
     seed: int = 0
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The decoder.
+    """The decoder, of a shape of its own or that of a pretrained model.
 
     Attributes:
+        path: a pretrained model: a folder as Hugging Face lays it out, or a .gguf file. It says everything from layers
+            to tied_head, which then stay as they are here. None: a new decoder.
         layers: number of blocks.
         width: width of the residual stream.
         heads: query heads.
@@ -40,10 +63,12 @@ class ModelConfig:
         norm_epsilon: added to the mean square in RMSNorm.
         tied_head: whether the head is the transposed embedding.
         scan_layers: compile one block and loop over layers: quicker to compile, slower to run when small.
+        remat_layers: recompute each layer in the backward pass instead of keeping what it computed: less memory.
         dtype: what blocks compute in; parameters and log-probs are float32.
         logits_per_chunk: most logits that scoring holds at a time.
     """
 
+    path: str | None = None
     layers: int = 2
     width: int = 128
     heads: int = 4
@@ -54,6 +79,7 @@ class ModelConfig:
     norm_epsilon: float = 1e-6
     tied_head: bool = True
     scan_layers: bool = False
+    remat_layers: bool = False
     dtype: Literal["float32", "bfloat16"] = "float32"
     logits_per_chunk: int = 2**23
 
@@ -84,13 +110,20 @@ class RolloutConfig:
 
 @dataclass(frozen=True)
 class RewardConfig:
-    """What is added to the task's reward; groups count as degenerate by the task's reward alone.
+    """The reward, and what is added to it; groups count as degenerate by the task's reward alone.
 
     Attributes:
+        functions: reward functions as module:function, also in the working directory, or by the name of a shipped one
+            (math_answer, symbolic_answer, countdown); several with weights, as my_rewards:correct,my_rewards:short=0.2.
+            They have TRL's signature. None: the task's own; a file has none.
+        timeout: seconds for the reward of one completion, which is then computed in a process of its own; one that
+            hangs or breaks has no reward, and the run goes on. None: no limit, in the run's own process.
         overlong_cache: charge completions that come within so many tokens of the budget, up to 1. None: no charge.
         overlong_weight: weight of that charge. None: 1.
     """
 
+    functions: str | None = None
+    timeout: float | None = None
     overlong_cache: int | None = None
     overlong_weight: float | None = None
 

@@ -24,6 +24,7 @@ class RunFolder(NamedTuple):
         samples_before: completions before training, as text.
         samples_after: completions after it.
         summary: what came out, as JSON.
+        model: folder of the trained model, where the run started from a pretrained one.
     """
 
     path: Path
@@ -36,6 +37,7 @@ class RunFolder(NamedTuple):
     samples_before: Path
     samples_after: Path
     summary: Path
+    model: Path
 
 
 class Sample(NamedTuple):
@@ -114,6 +116,7 @@ def _places(root: Path, hashed: str) -> RunFolder:
         samples_before=root / "samples_before.txt",
         samples_after=root / "samples_after.txt",
         summary=root / "summary.json",
+        model=root / "model",
     )
 
 

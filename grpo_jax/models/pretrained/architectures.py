@@ -58,6 +58,12 @@ def end_ids(folder: str | Path) -> tuple[int, ...]:
     raise ValueError(f"{folder}: neither generation_config.json nor config.json has an eos_token_id")
 
 
+def stored_dtype(folder: str | Path) -> str:
+    """Returns what the parameters are stored in, as config.json says; "float32" where it says nothing."""
+    fields = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+    return fields.get("dtype") or fields.get("torch_dtype") or "float32"
+
+
 def _shape(fields: Fields) -> dict[str, Any]:
     heads = fields["num_attention_heads"]
     return {

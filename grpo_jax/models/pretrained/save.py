@@ -21,6 +21,7 @@ COMPANIONS = (
     "added_tokens.json",
     "vocab*",
     "merges.txt",
+    "chat_template.jinja",
 )
 """Files that belong to a model but do not depend on its weights."""
 
