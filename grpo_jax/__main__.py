@@ -12,8 +12,9 @@ import tyro
 
 from grpo_jax import checkpoints
 from grpo_jax.config import Config, load
-from grpo_jax.evaluation import evaluate
+from grpo_jax.evaluation import evaluate, right_of_samples
 from grpo_jax.memory import keep_freed_memory
+from grpo_jax.metrics import pass_at_k, proportion
 from grpo_jax.oracle import certify_shipped, heatmap, print_records, to_json
 from grpo_jax.presets import check_files, preset
 from grpo_jax.program import Program, compile_program
@@ -47,12 +48,18 @@ class Train:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Print the greedy accuracy of a run's last checkpoint, per split.
+    """Print the greedy accuracy of a run's last checkpoint, per split, and its pass@k from random completions.
+
+    Accuracies come with 95 % intervals over problems where rewards lie in [0, 1].
 
     Attributes:
         run: the run's folder.
         split: which problems: validation, or an out-of-domain split. None: all of them.
         examples: most problems of each split.
+        samples: random completions of each problem, at the run's temperature, for pass@k. 0: none.
+        k: tries that count, each at most samples; pass@k is the chance that one of k is right.
+        right_from: reward from which a random completion is right.
+        seed: of the random completions.
         step: which checkpoint. None: the newest.
         mesh: devices, as in train. None: the run's.
     """
@@ -60,6 +67,10 @@ class Evaluate:
     run: tyro.conf.Positional[Path]
     split: str | None = None
     examples: int = 512
+    samples: int = 0
+    k: tuple[int, ...] = (1,)
+    right_from: float = 1.0
+    seed: int = 0
     step: int | None = None
     mesh: str | None = None
 
@@ -213,13 +224,33 @@ def _restored(command: Evaluate | Sample | Export) -> tuple[Program, TrainState]
 
 
 def _evaluate(command: Evaluate) -> None:
+    for k in command.k:
+        if command.samples and not 1 <= k <= command.samples:
+            raise ValueError(f"--k {k}: pass@{k} needs at least {k} completions of each problem; raise --samples")
     step = checkpoints.latest(command.run / "checkpoints") if command.step is None else command.step
     program, state = _restored(command)
     task = program.parts.task
     splits = [split for split in task.splits if split != "train"] if command.split is None else [command.split]
     for split in splits:
         found = evaluate(task, program.answer, state.params, split, command.examples, program.evaluation_rows)
-        print(f"{split}: accuracy {found.accuracy:.4f} on {found.examples} problems at step {step}")
+        within = "" if found.interval is None else f" (95 %: {found.interval.low:.4f} to {found.interval.high:.4f})"
+        print(f"{split}: accuracy {found.accuracy:.4f}{within} on {found.examples} problems at step {step}")
+        if command.samples:
+            right = right_of_samples(
+                task,
+                program.generate,
+                state.params,
+                split,
+                command.examples,
+                program.rows,
+                command.samples,
+                key=jax.random.key(command.seed),
+                right_from=command.right_from,
+            )
+            for k in command.k:
+                print(
+                    f"{split}: pass@{k} {proportion(pass_at_k(right, command.samples, k))} from {command.samples} each"
+                )
 
 
 def _sample(command: Sample) -> None:

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax.evaluation import described, evaluate, out_of_domain
+from grpo_jax.evaluation import described, evaluate, out_of_domain, right_of_samples
 from grpo_jax.tasks import arithmetic, exact_answer
 from grpo_jax.testing import scripted_sampler
 
@@ -89,3 +89,36 @@ def test_parts_of_a_random_evaluation_do_not_share_noise():
 def test_out_of_domain_splits_are_neither_trained_on_nor_validated_on():
     assert out_of_domain(TASK) == ["longer", "operators", "format"]
     assert described({"longer": 0.1234, "format": 1.0}) == "longer 0.123, format 1.000"
+
+
+def test_the_accuracy_has_an_interval_where_rewards_are_shares():
+    found = evaluate(TASK, answers(lambda i: i % 4 == 0), None, "validation", 8, 8).interval
+    assert found is not None
+    assert (found.mean, found.problems) == (0.25, 8)
+    assert 0 < found.low < 0.25 < found.high < 1
+    wild = TASK._replace(reward=lambda prompts, completions, **columns: [2.0] * len(prompts))
+    assert evaluate(wild, answers(lambda i: True), None, "validation", 8, 8).interval is None
+
+
+@pytest.mark.parametrize("rows", [2, 3, 8])
+def test_right_completions_are_counted_problem_by_problem(rows):
+    chosen = {example.prompt: number for number, example in enumerate(TASK.examples("validation", 0, 5))}
+    solutions = {example.prompt: example.columns["answer"] for example in TASK.examples("validation", 0, 5)}
+    keys = []
+
+    def script(prompt):
+        # of two completions problem number i has i right ones, at most
+        return [solutions[prompt] if member < chosen[prompt] else "-" for member in range(2)]
+
+    def generate(params, prompts, *, key):
+        keys.append(tuple(np.asarray(jax.random.key_data(key)).tolist()))
+        return scripted_sampler(TASK.tokenizer, script, 2, TASK.max_completion_tokens)(params, prompts, key=key)
+
+    found = right_of_samples(TASK, generate, None, "validation", 5, rows, 3, key=jax.random.key(0))
+    np.testing.assert_array_equal(found, [0, 2, 3, 3, 3])
+    assert len(set(keys)) == len(keys) == 2 * -(-5 // rows)
+
+
+def test_no_samples_are_refused():
+    with pytest.raises(ValueError, match="0 samples of each problem"):
+        right_of_samples(TASK, answers(lambda i: True), None, "validation", 5, 2, 0, key=jax.random.key(0))

@@ -19,7 +19,7 @@ import grpo_jax.__main__ as command_line
 import grpo_jax.train
 from grpo_jax import checkpoints
 from grpo_jax.config import Config, load, to_dict
-from grpo_jax.metrics import is_timing, read_rows, run_folder
+from grpo_jax.metrics import is_timing, proportion, read_rows, run_folder
 from grpo_jax.presets import preset
 from tests.runs import TINY, compiled
 from tests.test_every_field import FLIPS, changed, field_names
@@ -271,13 +271,30 @@ def test_evaluate_prints_the_accuracy_that_the_run_wrote(run, capsys):
     assert main(["evaluate", str(run), "--examples", "8"]) == 0
     lines = capsys.readouterr().out.splitlines()
     last = read_rows(run / "metrics.jsonl")[-1]
-    assert lines == [
-        f"{split}: accuracy {last[f'accuracy_{split}']:.4f} on 8 problems at step 2"
-        for split in ("validation", "longer", "operators", "format")
-    ]
+    for line, split in zip(lines, ("validation", "longer", "operators", "format"), strict=True):
+        accuracy = last[f"accuracy_{split}"]
+        interval = proportion(np.repeat([1.0, 0.0], [round(8 * accuracy), 8 - round(8 * accuracy)]))
+        within = f"(95 %: {interval.low:.4f} to {interval.high:.4f})"
+        assert line == f"{split}: accuracy {accuracy:.4f} {within} on 8 problems at step 2"
     assert main(["evaluate", str(run), "--examples", "8", "--split", "longer", "--step", "0"]) == 0
     first = read_rows(run / "metrics.jsonl")[0]
-    assert capsys.readouterr().out == f"longer: accuracy {first['accuracy_longer']:.4f} on 8 problems at step 0\n"
+    out = capsys.readouterr().out
+    assert out.startswith(f"longer: accuracy {first['accuracy_longer']:.4f} (")
+    assert out.endswith("on 8 problems at step 0\n")
+
+
+def test_evaluate_prints_pass_at_k_from_random_completions(run, capsys):
+    words = ["evaluate", str(run), "--split", "validation", "--examples", "6", "--samples", "5", "--k", "1", "5"]
+    outputs = []
+    for seed in ("0", "0", "1"):
+        assert main([*words, "--right-from", "-1", "--seed", seed]) == 0
+        outputs.append(capsys.readouterr().out.splitlines())
+    assert outputs[0] == outputs[1]
+    assert outputs[0][1:] == [f"validation: pass@{k} {proportion(np.ones(6))} from 5 each" for k in (1, 5)]
+    assert main([*words, "--right-from", "2"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("validation: pass@1 0.000 (95 %: 0.000 to ")
+    assert main(["evaluate", str(run), "--samples", "2", "--k", "3"]) == 2
+    assert "--k 3: pass@3 needs at least 3 completions" in capsys.readouterr().err
 
 
 def test_sample_prints_every_completion_after_its_prompt(run, capsys):
