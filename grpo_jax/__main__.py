@@ -258,9 +258,10 @@ def _sample(command: Sample) -> None:
         raise ValueError('no prompts: name at least one, such as "37+58="')
     program, state = _restored(command)
     tokenizer, width = program.parts.task.tokenizer, program.parts.task.max_prompt_tokens
-    chat = not command.raw and isinstance(tokenizer, PretrainedTokenizer) and tokenizer.template is not None
-    if command.raw and not isinstance(tokenizer, PretrainedTokenizer):
+    has_template = isinstance(tokenizer, PretrainedTokenizer) and tokenizer.template is not None
+    if command.raw and not has_template:
         raise ValueError("--raw has no effect: the run's model has no chat template")
+    chat = has_template and not command.raw
     system = load(command.run / "config.json").task.system or ""
     texts = [rendered(tokenizer, as_chat(text, system) if chat else text) for text in command.prompts]
     if isinstance(tokenizer, PretrainedTokenizer):  # no table of characters bounds what can be asked

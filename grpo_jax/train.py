@@ -257,7 +257,8 @@ def _introduction(program: Program, files: RunFolder) -> str:
 
 def _conclusion(summary: Mapping[str, Any], files: RunFolder) -> str:
     before, after = summary["accuracy_before"], summary["accuracy_after"]
-    verb = "rose" if after > before else "fell" if after < before else "stayed"
+    moved = f"{'rose' if after > before else 'fell'} from {before:.3f} to {after:.3f}"
+    moved = f"stayed at {after:.3f}" if after == before else moved
     elsewhere = (
         f"\nOut of domain: {described(summary['out_of_domain_after'])}, before "
         f"{described(summary['out_of_domain_before'])}."
@@ -266,7 +267,7 @@ def _conclusion(summary: Mapping[str, Any], files: RunFolder) -> str:
     )
     kl = "" if summary["kl"] is None else f" The policy is {summary['kl']:.3g} nats per completion from its reference."
     return (
-        f"In {summary['steps']} steps and {summary['seconds']:.0f} s the accuracy on held-out problems {verb} from "
-        f"{before:.3f} to {after:.3f}.{kl}{elsewhere}\nCurves: {files.curves}\nSamples: {files.samples_after}\n"
+        f"In {summary['steps']} steps and {summary['seconds']:.0f} s the accuracy on held-out problems {moved}.{kl}"
+        f"{elsewhere}\nCurves: {files.curves}\nSamples: {files.samples_after}\n"
         f"Summary: {files.summary}\nTensorBoard: tensorboard --logdir {files.tensorboard}"
     )

@@ -215,6 +215,8 @@ def test_a_folder_in_use_is_refused(capsys, tmp_path):
         (("evaluate", "--mesh", "data=3"), "mesh 'data=3' needs 3 devices"),
         (("sample", "1111111111111="), "prompt 0 has 14 tokens, the limit is 8"),
         (("sample", "1+1=", ""), "prompt 1 is empty"),
+        (("sample", "1+1=", "--raw"), "--raw has no effect: the run's model has no chat template"),
+        (("export", "nowhere"), "did not start from a pretrained model"),
         (("sample", "x=1"), "character 'x' at position 0 of 'x=1' is not in the alphabet"),
     ],
 )
