@@ -1,16 +1,23 @@
 """Names become functions in one place, and no option is without effect."""
 
 import dataclasses
+import os
 import re
 import shutil
 import typing
+from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
 from grpo_jax import components
 from grpo_jax.components import build
 from grpo_jax.config import BetaConfig, ObjectiveConfig, ReferenceConfig, TaskConfig
+from grpo_jax.models import pretrained
 from grpo_jax.presets import PRESETS, preset
+from grpo_jax.program import compile_program
+from grpo_jax.rewards import IsolatedReward
 from grpo_jax.rewards.calls import name_of
 from tests.runs import TINY, odd
 from tests.test_every_field import FILE, FLIPS, GYM, LLAMA, PRETRAINED, PRODUCTS, SHAPE, SUMS, changed
@@ -249,6 +256,40 @@ def test_several_rewards_have_weights_and_make_the_tasks_own():
     assert parts.reward_weights == (1.0, 0.5, 1.0)
     assert parts.task_rewards == 2
     assert parts.task.reward(["p"], ["1+1"], target=[2], nums=[[1, 1]]) == [odd(["p"], ["1+1"])[0] + 0.5]
+
+
+def test_a_time_limit_holds_in_evaluations_too():
+    parts = build(changed(TINY, {"reward.timeout": 5.0}))
+    assert isinstance(parts.rewards[0], IsolatedReward)
+    assert parts.task.reward is parts.rewards[0]
+
+
+def test_a_gguf_file_is_turned_into_a_checkpoint_in_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    made = []
+
+    def convert(file, folder):
+        made.append(folder)
+        return Path(LLAMA)
+
+    monkeypatch.setattr(pretrained, "convert_gguf", convert)
+    file = tmp_path / "tiny.gguf"
+    for content in ("one", "one", "another"):
+        file.write_text(content)
+        os.utime(file, (1, 1))
+        assert build(changed(TINY, {**FILE, "model.path": str(file)})).load is not None
+    assert made[0] == made[1] != made[2]
+    assert all(folder.parent == tmp_path / "cache" / "grpo-jax" and folder.name.startswith("tiny-") for folder in made)
+
+
+def test_weights_are_placed_as_the_mesh_says():
+    program = compile_program(changed(TINY, {**FILE, "mesh": "data=4,fsdp=2"}))
+    params = program.initial(key=jax.random.key(0))
+    where = jax.tree.map(lambda leaf: leaf.sharding, params)
+    assert where == jax.tree.map(lambda leaf: leaf.sharding, program.shapes.params)
+    assert any(not place.is_fully_replicated for place in jax.tree.leaves(where))
+    plain = pretrained.load(LLAMA, pretrained.read_config(LLAMA))
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(params), jax.device_get(plain))
 
 
 def test_a_tokenizer_of_another_model_is_refused(tmp_path):

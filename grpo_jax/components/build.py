@@ -32,7 +32,7 @@ from grpo_jax.kl import Penalty, controllers
 from grpo_jax.kl.controllers import Controller
 from grpo_jax.losses import Objective, mismatch, objective
 from grpo_jax.models import DecoderConfig, Policy, decoder
-from grpo_jax.rewards import RewardFunction, overlong
+from grpo_jax.rewards import RewardFunction, overlong, together
 from grpo_jax.rollouts import Strategy, categorical
 from grpo_jax.tasks import Task
 from grpo_jax.types import Params
@@ -92,6 +92,7 @@ def build(config: Config) -> Parts:
     rollout = config.rollout
     max_tokens = _budget(config, task)
     own = own_rewards(config.reward, given, task)
+    task = task._replace(reward=together(*own))  # so that evaluations too are scored under the time limit
     functions, weights = _rewards(config, own, max_tokens)
     controller = build_controller(config.beta)
     _check_reference_is_used(config, controller)
