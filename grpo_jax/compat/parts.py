@@ -109,8 +109,13 @@ def at_sampling(term: Penalty) -> Penalty:
     """Returns a KL term in the reward as libraries charge it: once, from the policy that sampled.
 
     u is log pi_old - log p. On-policy nothing changes; off-policy it is the KL of the old policy that is returned.
+
+    Raises:
+        ValueError: a term in the loss alone, of which nothing is charged.
     """
     sequence_cost, token_cost = term.sequence_cost, term.token_cost
+    if sequence_cost is None and token_cost is None:
+        raise ValueError(f"compat.at_sampling: '{term.name}' charges nothing; place it in reward, to_go or own_token")
     return term._replace(
         estimator=f"{term.estimator} at sampling",
         sequence_cost=None if sequence_cost is None else lambda tokens: sequence_cost(_sampled(tokens)),

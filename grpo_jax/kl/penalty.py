@@ -97,11 +97,12 @@ def penalty(
         allow_biased: accept a term with no restoring pull near the reference.
 
     Raises:
-        ValueError: unknown names, a combination that has no meaning, or (unless ``allow_biased``) a term that leads
-            nowhere, with the reason and what to use instead.
+        ValueError: unknown names, an estimator that is not elementwise, a combination that has no meaning, or (unless
+            ``allow_biased``) a term that leads nowhere, with the reason and what to use instead.
     """
     _check_choice("placement", placement, ("loss", "reward", "to_go", "own_token", "both"))
     _check_choice("granularity", granularity, ("token", "sequence"))
+    targets.check_elementwise(estimator)
     correction = corrections.none() if importance is None else importance
     whole = granularity == "sequence"
     if correction.name != "none" and placement != "loss":

@@ -132,6 +132,33 @@ def return_target(pull: Pull) -> Target:
     return _declare(pull, Target(reverse=pull.reverse, local_forward=pull.forward))
 
 
+def check_elementwise(estimator: Callable) -> None:
+    """Raises ValueError unless an estimator makes of every log-ratio one real number, whatever stands beside it."""
+    with jax.ensure_compile_time_eval():
+        grid = jnp.asarray(_GRID)
+        try:
+            alone = jax.vmap(estimator)(grid)
+        except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
+            raise ValueError(
+                "kl: the estimator cannot be traced; write it with jax.numpy, and jnp.where in place of if"
+            ) from error
+        together = estimator(grid)
+    for found in (alone, together):
+        if not isinstance(found, jax.Array) or found.shape != grid.shape:
+            what = f"shape {found.shape}" if isinstance(found, jax.Array) else f"a {type(found).__name__}"
+            raise ValueError(
+                f"kl: the estimator returned {what} for log-ratios of shape {grid.shape}; it must be a function of "
+                "each log-ratio by itself and return an array of their shape"
+            )
+        if not jnp.issubdtype(found.dtype, jnp.floating):
+            raise ValueError(f"kl: the estimator returned {found.dtype}; it must return real floating-point numbers")
+    if not np.allclose(alone, together, rtol=1e-3, atol=1e-3, equal_nan=True):
+        raise ValueError(
+            "kl: the estimator's value at a log-ratio depends on the log-ratios beside it; it must be a function of "
+            "each by itself. Sums over tokens are what placement and granularity are for"
+        )
+
+
 def at_sampler_prefixes(target: Target) -> Target:
     """Returns a local target moved to the prefixes of the sampling policy."""
     return target._replace(

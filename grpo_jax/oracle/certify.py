@@ -47,12 +47,14 @@ def certify(
         max_tokens: longest completion, T; unless an instance is given.
         end_ids: tokens that end a completion; none: all have ``max_tokens``. Unless an instance is given.
         group_size: members of a group, G.
-        beta: strength of the KL term, > 0; matters only where advantages or clipping are not linear.
+        beta: strength of the KL term, at least 1e-4; matters only where advantages or clipping are not linear.
         seed: of what is drawn; unless an instance is given.
 
     Raises:
         ValueError: too much to list, with the count, or a combination that has no meaning.
+        TypeError: subject or policy is something else.
     """
+    check_policy(policy, Policy, Instance, type(None))
     certified = as_objective(subject, placement, granularity, importance)
     if isinstance(policy, Instance):
         instance, sizes = policy, sizes_in_words(len(policy.rewards), (group_size,))
@@ -76,7 +78,19 @@ def as_objective(
 
     That has the leave-one-out advantage, the exact sequence weight and sums over tokens, so that nothing but the KL
     term itself decides what the KL term follows.
+
+    Raises:
+        ValueError: placement, granularity or importance for what has its own.
+        TypeError: none of the three.
     """
+    if isinstance(subject, Objective | Penalty):
+        if (placement, granularity, importance) != ("to_go", "token", None):
+            raise ValueError(
+                f"certify: placement={placement!r}, granularity={granularity!r} or importance would have no effect on "
+                "a KL term or an objective, which has its own; pass the estimator, or build the term with "
+                "kl.penalty(estimator, placement, ...)"
+            )
+    check_subject(subject)
     if isinstance(subject, Objective):
         return subject
     term = subject
@@ -85,6 +99,24 @@ def as_objective(
     return objective(
         leave_one_out(), surrogates.sequence_importance_weighted(), reductions.sequence_mean_of_token_sum(), kl=term
     )
+
+
+def check_subject(subject: object) -> None:
+    """Raises TypeError where something cannot be certified."""
+    if not isinstance(subject, Objective | Penalty) and not callable(subject):
+        raise TypeError(
+            f"certify: {subject!r} cannot be certified; pass a function of the log-ratio, such as grpo_jax.kl.k3, a "
+            "KL term of kl.penalty, or an objective"
+        )
+
+
+def check_policy(policy: object, *kinds: type) -> None:
+    """Raises TypeError where something else stands in the policy's place."""
+    if not isinstance(policy, kinds):
+        raise TypeError(
+            f"certify: policy is {policy!r}; give a policy, such as grpo_jax.models.prefix_tabular(3, 3), and the "
+            "placement of an estimator by name: placement='loss'"
+        )
 
 
 def name_of(certified: Objective) -> str:
@@ -104,7 +136,7 @@ def record(
         evaluated: an instance's tables.
         group_size: members of a group, G.
         off_policy: whether the tables are those of another policy's samples.
-        beta: strength of the KL term, > 0.
+        beta: strength of the KL term, at least 1e-4.
     """
     groups = groups_of(certified, evaluated, group_size, beta)
     return judge(certified, evaluated, expectation(certified, evaluated, groups, beta), group_size, off_policy)

@@ -19,6 +19,8 @@ from grpo_jax.types import Batch, Params, Scores
 
 CHUNK = 2**13
 """Groups that are differentiated at a time."""
+LEAST_BETA = 1e-4
+"""Smallest beta: what it adds to a gradient is found by subtraction, and rounding is divided by it."""
 # Nothing here runs for long enough to be worth optimising.
 QUICK = {
     "xla_backend_optimization_level": 0,
@@ -90,7 +92,7 @@ def expectation(
         certified: the objective.
         tables: the evaluated instance; says also which policy sampled.
         groups: all groups; `multisets` where the objective is symmetric in a group's members.
-        beta: strength of the KL term, > 0.
+        beta: strength of the KL term, at least `LEAST_BETA`.
         reduction: stands in for the objective's own, as a linear function of the token losses, so that objectives which
             differ in nothing else share a compiled function. None: the objective's own.
     """
@@ -119,8 +121,11 @@ def gradients_of_groups(
 
     The first gradient is that at beta 0, the second what beta adds to it, per unit of beta.
     """
-    if not beta > 0:
-        raise ValueError(f"oracle: beta is {beta}; it must be > 0, the KL term's gradient is what it adds")
+    if not LEAST_BETA <= beta < float("inf"):
+        raise ValueError(
+            f"oracle: beta is {beta}; it must be > 0, since the KL term's gradient is what it adds, and from "
+            f"{LEAST_BETA:g} on, since rounding would drown a smaller addition"
+        )
     compiled = _slopes(_shared(certified.parts, reduction is not None))
     size = min(CHUNK, len(groups.members))
     for start in range(0, len(groups.members), size):

@@ -136,7 +136,12 @@ def random_instance(listed: Enumerated, seed: int = 0, rewards: int = 1) -> Inst
 
     Returns:
         Three draws of the policy's own ``init`` and rewards out of `REWARD_LEVELS`, none of which is constant.
+
+    Raises:
+        ValueError: a negative seed.
     """
+    if seed < 0:
+        raise ValueError(f"oracle: seed is {seed}; give 0 or more")
     with exactly():
         keys = jax.random.split(jax.random.key(seed), 3)
         params, ref_params, behaviour_params = (

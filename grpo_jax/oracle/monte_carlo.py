@@ -13,7 +13,7 @@ from grpo_jax.kl.penalty import Granularity, Placement
 from grpo_jax.losses import Objective
 from grpo_jax.models import Policy
 from grpo_jax.oracle.blocks import LEAST_BLOCKS, block_products
-from grpo_jax.oracle.certify import Subject, as_objective, name_of
+from grpo_jax.oracle.certify import Subject, as_objective, check_policy, name_of
 from grpo_jax.oracle.declared import declaration
 from grpo_jax.oracle.jackknife import Findings, findings
 from grpo_jax.oracle.references import basis
@@ -105,9 +105,14 @@ def certify_sampled(
         importance: of an estimator in the loss.
 
     Raises:
-        ValueError: no KL term, beta not positive, or fewer groups than blocks.
+        ValueError: no KL term, beta not positive, fewer groups than blocks, no prompts, or rewards that are not finite
+            or not one (or K) for each completion.
+        TypeError: subject or policy is something else.
     """
+    check_policy(policy, Policy)
     certified = as_objective(subject, placement, granularity, importance)
+    if not prompts.check().tokens.shape[0]:
+        raise ValueError("certify_sampled: there are no prompts; give at least one")
     count = prompts.tokens.shape[0] if groups is None else groups
     if not 0 < beta < float("inf"):
         raise ValueError(f"certify_sampled: beta is {beta}; it must be > 0, the KL term's gradient is what it adds")
@@ -123,10 +128,10 @@ def certify_sampled(
     )
     sample_key, direction_key = jax.random.split(key)
     generate = sampler(policy, categorical(temperature), group_size, max_tokens, end_ids, pad_id=0)
-    repeated = jax.tree.map(lambda leaf: leaf[jnp.arange(count) % leaf.shape[0]], prompts.check())
+    repeated = jax.tree.map(lambda leaf: leaf[jnp.arange(count) % leaf.shape[0]], prompts)
     sampling = params if behaviour_params is None else behaviour_params
     rollout = jax.jit(_in_blocks(generate, blocks))(sampling, repeated, key=sample_key)
-    rewards = jnp.zeros(rollout.finished.shape) if reward is None else jnp.asarray(reward(rollout), jnp.float32)
+    rewards = jnp.zeros(rollout.finished.shape) if reward is None else _checked(reward(rollout), rollout)
     rescored = certified.parts.mismatch is not None or certified.parts.off_policy is not None
 
     @jax.jit
@@ -150,6 +155,19 @@ def certify_sampled(
         )
     behaviour = "off" if off_policy else "on"
     return sampled_certificate(name_of(certified), behaviour, target, jax.device_get(found), tuple(notes))
+
+
+def _checked(found: Any, rollout: Rollout) -> Array:
+    rewards, completions = jnp.asarray(found, jnp.float32), rollout.finished.shape
+    if rewards.shape[:2] != completions or rewards.ndim > 3:
+        raise ValueError(
+            f"certify_sampled: reward returned shape {rewards.shape} for {completions[0]} groups of {completions[1]} "
+            f"completions; return {completions}, or {completions} and the number of rewards"
+        )
+    if not bool(jnp.all(jnp.isfinite(rewards))):
+        bad = int(jnp.sum(~jnp.isfinite(rewards)))
+        raise ValueError(f"certify_sampled: {bad} of {rewards.size} rewards are not finite; return numbers")
+    return rewards
 
 
 def _in_blocks(generate: Callable, blocks: int) -> Callable:

@@ -74,7 +74,15 @@ class SampledCertificate:
         """The finding in a sentence or two."""
         far = f"its relative distance from {self.compared} is {self.relative_bias.words}"
         if self.relative_bias.low is None:
-            return f"Undecided: the gradient of {self.compared} itself is lost in the noise; sample more groups."
+            if self.squared_norm.value is None:
+                return (
+                    "Undecided: a gradient is not finite; parameters must be, and every sampled token must be possible "
+                    "under policy and reference."
+                )
+            return (
+                f"Undecided: the gradient of {self.compared} itself is lost in the noise; sample more groups. Where "
+                "policy and reference are equal it is 0, and there is nothing to measure."
+            )
         if self.reason:
             return f"Follows no objective, it says ({self.reason}); {far}, the cosine {self.cosine.words}."
         what = "pulls nowhere" if self.declared == "zero" else f"follows {self.declared}"

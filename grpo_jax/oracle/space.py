@@ -9,6 +9,8 @@ import numpy as np
 
 LIMIT = 2**18
 """Most completions, or groups, that are listed unless a caller asks for more."""
+COUNTED = 10**18
+"""Where counting stops: a number with thousands of digits takes minutes to find and tells nobody anything."""
 
 
 class Space(NamedTuple):
@@ -42,10 +44,17 @@ class Groups(NamedTuple):
 
 
 def count_completions(vocabulary_size: int, max_tokens: int, end_ids: tuple[int, ...] = ()) -> int:
-    """Returns how many completions there are: sum_{t<T} (V-e)^(t-1) e + (V-e)^(T-1) V, for e end tokens."""
+    """Returns how many completions there are, or `COUNTED` where there are more.
+
+    The sum is sum_{t<T} (V-e)^(t-1) e + (V-e)^(T-1) V, for e end tokens.
+    """
     ends = len(set(end_ids))
-    ongoing = vocabulary_size - ends
-    return sum(ongoing ** (t - 1) * ends for t in range(1, max_tokens)) + ongoing ** (max_tokens - 1) * vocabulary_size
+    finished, unfinished = 0, 1
+    for _ in range(max_tokens - 1):
+        finished, unfinished = finished + unfinished * ends, unfinished * (vocabulary_size - ends)
+        if finished + unfinished > COUNTED:
+            break
+    return min(finished + unfinished * vocabulary_size, COUNTED)
 
 
 def completions(vocabulary_size: int, max_tokens: int, end_ids: tuple[int, ...] = (), *, limit: int = LIMIT) -> Space:
@@ -67,7 +76,7 @@ def completions(vocabulary_size: int, max_tokens: int, end_ids: tuple[int, ...] 
     count = count_completions(vocabulary_size, max_tokens, end_ids)
     if count > limit:
         raise ValueError(
-            f"oracle: {vocabulary_size} tokens and {max_tokens} positions make {count:,} completions, more than "
+            f"oracle: {vocabulary_size} tokens and {max_tokens} positions make {_many(count)} completions, more than "
             f"{limit:,}; take a smaller vocabulary or length, raise limit, or estimate by Monte Carlo from samples: "
             "grpo_jax.oracle.certify_sampled"
         )
@@ -151,7 +160,11 @@ def check_groups(groups: int, count: int, group_size: int, limit: int = LIMIT) -
         raise ValueError(f"oracle: group_size is {group_size}; give at least 1")
     if groups > limit:
         raise ValueError(
-            f"oracle: {count:,} completions make {groups:,} groups of {group_size}, more than {limit:,}; take a "
-            "smaller group_size, vocabulary or length, raise limit, or estimate by Monte Carlo from samples: "
+            f"oracle: {_many(count)} completions make {_many(groups)} groups of {group_size}, more than {limit:,}; "
+            "take a smaller group_size, vocabulary or length, raise limit, or estimate by Monte Carlo from samples: "
             "grpo_jax.oracle.certify_sampled"
         )
+
+
+def _many(count: int) -> str:
+    return f"{count:,}" if count < COUNTED else f"{COUNTED:,} or more"

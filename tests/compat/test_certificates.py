@@ -179,6 +179,7 @@ def test_each_argument_changes_something(name):
         (lambda: compat.own_ratio(kl.k3, 0.0), "limit is 0.0"),
         (lambda: compat.own_ratio(kl.k3, None, 0.0), "input_limit is 0.0"),
         (lambda: compat.cut_term(kl.penalty(kl.k1), 1.0), "is not in the loss"),
+        (lambda: compat.at_sampling(kl.penalty(kl.k3, "loss")), "charges nothing"),
         (lambda: compat.sequence_clipped(1.0, 0.2), "low must be in"),
         (lambda: compat.openrlhf_grpo_unbiased(ratio_cap=0.0), "cap is 0.0"),
     ],

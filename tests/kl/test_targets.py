@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from grpo_jax import kl
@@ -115,3 +116,24 @@ def test_sums_of_targets_cancel_and_keep_their_reason():
 def test_an_estimator_that_is_not_finite_everywhere_is_refused(estimator):
     with pytest.raises(ValueError, match="not finite"):
         kl.penalty(estimator, "loss", allow_biased=True)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "message"),
+    [
+        (jnp.cumsum, "returned shape"),
+        (jnp.sum, r"returned shape \(\)"),
+        (lambda u: jnp.reshape(u, (-1,))[:1], "returned shape"),
+        (lambda u: u - jnp.mean(u), "depends on the log-ratios beside it"),
+        (lambda u: u - jnp.flip(jnp.atleast_1d(u)).reshape(u.shape), "depends on the log-ratios beside it"),
+        (lambda u: None, "returned a "),
+        (lambda u: u > 0, "returned bool"),
+        (lambda u: u + 0j, "returned complex"),
+        (np.tanh, "cannot be traced"),
+        (lambda u: u if u > 0 else -u, "cannot be traced"),
+    ],
+)
+@pytest.mark.parametrize("placement", ["loss", "to_go"])
+def test_what_is_no_function_of_each_log_ratio_by_itself_is_refused(estimator, message, placement):
+    with pytest.raises(ValueError, match=message):
+        kl.penalty(estimator, placement, allow_biased=True)

@@ -10,8 +10,10 @@ import pytest
 from grpo_jax import kl
 from grpo_jax.advantages import Advantage, centred, from_function, leave_one_out
 from grpo_jax.losses import degenerate, mismatch, objective, reductions, surrogates
+from grpo_jax.models import Policy
 from grpo_jax.models.count import count_model
 from grpo_jax.oracle import certify, enumerated, random_instance
+from grpo_jax.oracle.certify import check_policy, check_subject
 
 QUICK = {"max_tokens": 2}
 
@@ -50,6 +52,28 @@ def test_the_well_known_placements_follow_what_they_are_known_to(estimator, wher
     assert found.on.distances[follows] < 1e-12
     assert found.on.declared == follows
     assert found.agrees
+
+
+@pytest.mark.parametrize(
+    ("subject", "options", "message"),
+    [
+        (kl.penalty(kl.k1), {"placement": "reward"}, "no effect"),
+        (kl.penalty(kl.k3, "loss"), {"importance": kl.importance.causal()}, "no effect"),
+        (kl.k1, {"seed": -1}, "seed is -1; give 0 or more"),
+        (kl.k1, {"beta": 1e-5}, "rounding would drown"),
+        (kl.k1, {"beta": float("inf")}, "beta is inf"),
+    ],
+)
+def test_options_that_cannot_be_met_are_refused_with_the_remedy(subject, options, message):
+    with pytest.raises(ValueError, match=message):
+        certify(subject, **QUICK, **options)
+
+
+def test_what_is_no_subject_and_what_is_no_policy_is_said():
+    with pytest.raises(TypeError, match="'k3' cannot be certified"):
+        check_subject("k3")
+    with pytest.raises(TypeError, match="placement='loss'"):
+        check_policy("loss", Policy)
 
 
 def test_a_wrong_declaration_is_called_wrong():

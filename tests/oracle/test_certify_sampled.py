@@ -108,6 +108,7 @@ def test_it_prints_saves_and_draws(wrong, own, tmp_path):
     lost = dataclasses.replace(own, relative_bias=hidden, resolution=None, cosine=hidden, projections=())
     assert lost.verdict.startswith("Undecided: the gradient of reverse itself is lost in the noise")
     assert '"resolution": null' in lost.to_json()
+    assert "a gradient is not finite" in dataclasses.replace(lost, squared_norm=hidden).verdict
     assert "?" in str(lost)
     lost.plot()
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -132,11 +133,14 @@ def test_an_agreement_says_what_it_is_worth(own, resolution, said):
         ({"groups": 9}, "9 groups make no 10 blocks; raise groups"),
         ({"blocks": 2}, "2 blocks say nothing of the noise; take at least 3"),
         ({"beta": 0.0}, "beta is 0.0; it must be > 0"),
+        ({"prompts": Prompts(jnp.zeros((0, 1), jnp.int32), jnp.ones((0, 1), bool))}, "there are no prompts"),
+        ({"reward": lambda rollout: jnp.zeros(rollout.finished.shape[0])}, r"reward returned shape \(600,\)"),
+        ({"reward": lambda rollout: jnp.full(rollout.finished.shape, jnp.nan)}, "1200 of 1200 rewards are not finite"),
     ],
 )
 def test_what_cannot_be_estimated_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        certify_sampled(kl.k1, POLICY, PARAMS, REF, PROMPT, **{**QUICK, **options})
+        certify_sampled(kl.k1, POLICY, PARAMS, REF, **{"prompts": PROMPT, **QUICK, **options})
 
 
 def test_a_batch_that_nobody_scored_is_refused():

@@ -52,5 +52,9 @@ def test_too_much_is_refused_with_the_count_and_the_alternative():
         spaces.completions(2, 20)
     with pytest.raises(ValueError, match=r"1,000,000,000 groups of 3.*Monte Carlo"):
         spaces.ordered(1000, 3)
+    with pytest.raises(ValueError, match=r"1,000,000,000,000,000,000 or more completions"):
+        spaces.completions(100_000, 100_000, (0,))
+    with pytest.raises(ValueError, match=r"1,000,000,000,000,000,000 or more groups"):
+        spaces.multisets(100_000, 100_000)
     with pytest.raises(ValueError, match="end_ids"):
         spaces.completions(3, 2, (3,))
