@@ -281,7 +281,7 @@ def _export(command: Export) -> None:
     program, state = _restored(command)
     if program.parts.save is None:
         raise ValueError(f"{command.run} did not start from a pretrained model, whose layout its own could have")
-    program.parts.save(command.out, state.params)
+    program.parts.save(command.out, program.whole(state.params))
     print(command.out)
 
 

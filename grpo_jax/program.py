@@ -1,7 +1,7 @@
 """The compiled steps of a run, placed on the mesh: sample, update, diagnose."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import chex
@@ -15,7 +15,7 @@ from grpo_jax.config import Config
 from grpo_jax.losses import Objective, assert_degenerate_gradients_are_zero
 from grpo_jax.oracle import LEAST_BLOCKS, Findings, sampled_findings
 from grpo_jax.rollouts import greedy, sampler
-from grpo_jax.sharding import batch_sharding, group_multiple, make_mesh, state_shardings
+from grpo_jax.sharding import batch_sharding, group_multiple, make_mesh, shardings, state_shardings
 from grpo_jax.types import Batch, Params, Rollout, TrainState
 from grpo_jax.updates import Learner, Score, gradient_share, learner, reference_scores
 
@@ -41,7 +41,8 @@ class Program(NamedTuple):
             tells; None unless ``config.certify_every`` asks for it.
         check: ``(state, rollout, batch) -> None``, raises AssertionError where an invariant does not hold.
         shapes: the training state's shapes, with the devices they live on, to restore a checkpoint to.
-        score: the policy's scoring function, temperature bound.
+        score: the policy's scoring function, temperature bound; of adapters it is not there.
+        whole: ``params -> params`` of the policy itself, adapters merged into their base.
         place: puts a tree with leading axis P on the mesh.
     """
 
@@ -58,7 +59,8 @@ class Program(NamedTuple):
     certificate: Callable[[TrainState, Rollout, Batch], Findings] | None
     check: Callable[[TrainState, Rollout, Batch], None]
     shapes: TrainState
-    score: Score
+    score: Score | None
+    whole: Callable[[Params], Params]
     place: Callable[[Any], Any]
 
 
@@ -75,17 +77,22 @@ def compile_program(config: Config, objective: Objective | None = None) -> Progr
     _check(config)
     parts = build(config) if objective is None else build(config)._replace(objective=objective)
     mesh = make_mesh(config.mesh)
-    score = _bound(parts.policy.score, config.rollout.temperature)
-    learn = learner(
-        score,
-        parts.objective,
-        parts.optimizer,
-        parts.controller,
-        parts.reference,
-        micro_batches=config.update.micro_batches,
-        updates_per_rollout=config.update.updates_per_rollout,
-        measure_entropy=True,
-    )
+    base = _base(parts, mesh)
+    score_with = partial(_score_with, parts.policy.score, base.merge, config.rollout.temperature)
+
+    def learn_with(score: Score) -> Learner:
+        return learner(
+            score,
+            parts.objective,
+            parts.optimizer,
+            parts.controller,
+            parts.reference,
+            micro_batches=config.update.micro_batches,
+            updates_per_rollout=config.update.updates_per_rollout,
+            measure_entropy=True,
+        )
+
+    learn = learn_with(score_with(None))
     shapes = _shapes(learn, parts, mesh)
     states = jax.tree.map(lambda leaf: leaf.sharding, shapes)
     groups = batch_sharding(mesh)
@@ -93,9 +100,18 @@ def compile_program(config: Config, objective: Objective | None = None) -> Progr
     ends, pad = parts.task.tokenizer.end_ids, parts.task.tokenizer.pad_id
     random = sampler(parts.policy, parts.strategy, config.rollout.group_size, parts.max_tokens, ends, pad)
     best = sampler(parts.policy, greedy(), 1, parts.max_tokens, ends, pad)
-    placed = partial(jax.jit, in_shardings=(states, groups, groups))
-    certificate = placed(_certificate(score, parts, config)) if config.certify_every else None
-    invariants = placed(_check_invariants(score, parts, config.update.micro_batches))
+
+    def placed(build: Callable[[Score], Callable], **options: Any) -> Callable:
+        def function(frozen, state, rollout, batch):
+            return build(score_with(frozen))(state, rollout, batch)
+
+        return jax.jit(function, in_shardings=(base.places, states, groups, groups), **options)
+
+    certificate = None
+    if config.certify_every:
+        blocks = _certificate_blocks(parts, config)
+        certificate = base.given(placed(partial(_certificate, parts=parts, config=config, blocks=blocks)))
+    check = placed(partial(_check_invariants, parts=parts, micro_batches=config.update.micro_batches))
     return Program(
         parts=parts,
         mesh=mesh,
@@ -103,16 +119,49 @@ def compile_program(config: Config, objective: Objective | None = None) -> Progr
         evaluation_rows=-(-min(config.evaluation.examples, 256) // multiple) * multiple,
         initial=_initial(parts, states.params),
         state=_state(learn, states),
-        update=placed(learn.update, out_shardings=(states, None), donate_argnums=0),
-        generate=_sampler(random, states.params, groups),
-        answer=_sampler(best, states.params, groups),
-        share=placed(_share(score, parts, config.update.micro_batches)),
+        update=base.given(
+            placed(lambda score: learn_with(score).update, out_shardings=(states, None), donate_argnums=1)
+        ),
+        generate=_sampler(random, base, states.params, groups),
+        answer=_sampler(best, base, states.params, groups),
+        share=base.given(placed(partial(_share, parts=parts, micro_batches=config.update.micro_batches))),
         certificate=certificate,
-        check=chex.chexify(invariants, async_check=False) if config.check_invariants else invariants,
+        check=base.given(chex.chexify(check, async_check=False) if config.check_invariants else check),
         shapes=shapes,
-        score=score,
+        score=score_with(None) if parts.adapters is None else None,
+        whole=_whole(parts, base, states.params),
         place=lambda tree: jax.device_put(tree, groups),
     )
+
+
+class _Base(NamedTuple):
+    """What a run computes with and never changes: the parameters that adapters adapt; nothing without adapters.
+
+    They are read at the first use, and reach every compiled function as its first argument, never as a constant.
+
+    Attributes:
+        params: reads them, once.
+        places: where they live.
+        merge: ``(base, params) -> params`` of the policy.
+    """
+
+    params: Callable[[], Params | None]
+    places: Any
+    merge: Callable[[Params | None, Params], Params]
+
+    def given(self, compiled: Callable) -> Callable:
+        """Returns a compiled function with its first argument filled in."""
+        return lambda *arguments: compiled(self.params(), *arguments)
+
+
+def _base(parts: Parts, mesh: Mesh) -> _Base:
+    adapters, load = parts.adapters, parts.load
+    if adapters is None:
+        return _Base(lambda: None, None, lambda base, params: params)
+    assert load is not None
+    shapes = jax.eval_shape(lambda: parts.policy.init(key=jax.random.key(0)))
+    places = shardings(mesh, parts.policy.logical_axes(), shapes)
+    return _Base(cache(lambda: load(places)), places, adapters.merge)
 
 
 def _check(config: Config) -> None:
@@ -149,27 +198,31 @@ def _check(config: Config) -> None:
         raise ValueError(f"warm_start.target is {config.warm_start.target}; give an accuracy in (0, 1]")
 
 
-def _bound(score: Callable, temperature: float) -> Score:
+def _score_with(score: Callable, merge: Callable, temperature: float, base: Params | None) -> Score:
+    """Binds base and temperature to a policy's scoring function."""
+
     def bound(params: Params, rollout: Rollout, *, entropy: bool = False, ref_params: Params | None = None):
-        return score(params, rollout, temperature, entropy=entropy, ref_params=ref_params)
+        reference = None if ref_params is None else merge(base, ref_params)
+        return score(merge(base, params), rollout, temperature, entropy=entropy, ref_params=reference)
 
     return bound
 
 
 def _shapes(learn: Learner, parts: Parts, mesh: Mesh) -> TrainState:
     key = jax.random.key(0)
-    shapes = jax.eval_shape(lambda: learn.init(parts.policy.init(key=key), key=key))
-    places = state_shardings(mesh, parts.policy.logical_axes(), shapes)
+    trained = parts.policy if parts.adapters is None else parts.adapters
+    shapes = jax.eval_shape(lambda: learn.init(trained.init(key=key), key=key))
+    places = state_shardings(mesh, trained.logical_axes(), shapes)
     return jax.tree.map(
         lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), shapes, places
     )
 
 
 def _initial(parts: Parts, places: Any) -> Callable[..., Params]:
-    load = parts.load
-    if load is not None:
+    load, trained = parts.load, parts.policy if parts.adapters is None else parts.adapters
+    if load is not None and parts.adapters is None:
         return lambda *, key: load(places)
-    compiled = jax.jit(lambda key: parts.policy.init(key=key), out_shardings=places)
+    compiled = jax.jit(lambda key: trained.init(key=key), out_shardings=places)
     return lambda *, key: compiled(key)
 
 
@@ -180,17 +233,22 @@ def _state(learn: Learner, places: TrainState) -> Callable[..., TrainState]:
     return lambda params, *, key: compiled(params, key)
 
 
-def _sampler(generate: Callable, params: Any, groups: NamedSharding) -> Callable[..., Rollout]:
-    compiled = jax.jit(
-        lambda params, prompts, key: generate(params, prompts, key=key),
-        in_shardings=(params, groups, None),
-        out_shardings=groups,
-    )
+def _sampler(generate: Callable, base: _Base, places: Any, groups: NamedSharding) -> Callable[..., Rollout]:
+    def merged(frozen: Params | None, params: Params, prompts: Any, key: Key[jax.Array, ""]) -> Rollout:
+        return generate(base.merge(frozen, params), prompts, key=key)
+
+    compiled = base.given(jax.jit(merged, in_shardings=(base.places, places, groups, None), out_shardings=groups))
 
     def placed(params: Params, prompts: Any, *, key: Key[jax.Array, ""]) -> Rollout:
         return compiled(params, prompts, key)
 
     return placed
+
+
+def _whole(parts: Parts, base: _Base, places: Any) -> Callable[[Params], Params]:
+    if parts.adapters is None:
+        return lambda params: params
+    return base.given(jax.jit(base.merge, in_shardings=(base.places, places), out_shardings=base.places))
 
 
 def _filled(score: Score, parts: Parts, micro_batches: int, state: TrainState, rollout: Rollout, batch: Batch) -> Batch:
@@ -211,7 +269,8 @@ def _share(score: Score, parts: Parts, micro_batches: int) -> Callable:
     return share
 
 
-def _certificate(score: Score, parts: Parts, config: Config) -> Callable:
+def _certificate_blocks(parts: Parts, config: Config) -> int:
+    """Returns how many blocks a batch is cut into; raises ValueError where there is nothing to certify."""
     if parts.objective.parts.kl is None:
         raise ValueError("certify_every has no effect, since the objective has no KL term; give 0, or beta above 0")
     if not parts.reference.needs_params:
@@ -224,12 +283,14 @@ def _certificate(score: Score, parts: Parts, config: Config) -> Callable:
             f"certify_every compares groups with each other, but rollout.prompts is {config.rollout.prompts}; give at "
             f"least {LEAST_BLOCKS}"
         )
-    micro_batches = config.update.micro_batches
     # Blocks of equal size where they can be, small enough for memory, and few: more add no power, but passes of little.
-    size = -(-config.rollout.prompts // max(_BLOCKS, micro_batches))
-    blocks = max(config.rollout.prompts // size, LEAST_BLOCKS)
+    size = -(-config.rollout.prompts // max(_BLOCKS, config.update.micro_batches))
+    return max(config.rollout.prompts // size, LEAST_BLOCKS)
+
+
+def _certificate(score: Score, parts: Parts, config: Config, blocks: int) -> Callable:
     estimate = sampled_findings(score, parts.objective, config.rollout.group_size, blocks=blocks)
-    scored = reference_scores(score, parts.reference, micro_batches=micro_batches)
+    scored = reference_scores(score, parts.reference, micro_batches=config.update.micro_batches)
 
     def certificate(state: TrainState, rollout: Rollout, batch: Batch) -> Findings:
         batch = batch.check()._replace(ref_log_probs=scored(state.ref_params, rollout, batch))

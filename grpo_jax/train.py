@@ -211,7 +211,7 @@ def _finish(config: Config, program: Program, files: RunFolder, state: TrainStat
     shown = evaluate(program.parts.task, program.answer, state.params, "validation", 10, program.evaluation_rows)
     write_samples(files.samples_after, shown.samples)
     if program.parts.save is not None:
-        _save_model(program.parts.save, files, state.params)
+        _save_model(program.parts.save, files, program.whole(state.params))
     first, last = rows[0], rows[-1]
     summary = {
         "accuracy_before": first["accuracy_validation"],

@@ -35,6 +35,7 @@ def warm_started(config: Config, program: Program, *, key: Key[Array, ""]) -> tu
     params = program.initial(key=key)
     if settings.steps == 0:
         return params, 0
+    assert program.score is not None
     learn = warm_start(program.score, adam(settings.learning_rate), micro_batches=config.update.micro_batches)
     state = jax.jit(learn.init)(params)
     step = jax.jit(learn.step, donate_argnums=0)

@@ -76,6 +76,9 @@ FLIPS = {
     "model.remat_layers": Flip(True),
     "model.dtype": Flip("bfloat16"),
     "model.logits_per_chunk": Flip(1),
+    "model.lora_rank": Flip(1, FILE),
+    "model.lora_alpha": Flip(0.5, FILE | {"model.lora_rank": 1}),
+    "model.lora_targets": Flip("query,down", FILE | {"model.lora_rank": 1}),
     "rollout.prompts": Flip(5),
     "rollout.group_size": Flip(3),
     "rollout.max_tokens": Flip(2),
@@ -252,6 +255,15 @@ def policy_numerics(config, **_):
     return jax.make_jaxpr(lambda params, rollout: policy.score(params, rollout, 1.0).log_probs)(params, rollout)
 
 
+def adapted(config, **_):
+    """What adapters add to the policy's parameters, as a jaxpr; None without adapters."""
+    parts, key = build(config), jax.random.key(0)
+    if parts.adapters is None:
+        return None
+    base, own = (jax.eval_shape(lambda each=each: each.init(key=key)) for each in (parts.policy, parts.adapters))
+    return jax.make_jaxpr(parts.adapters.merge)(base, own)
+
+
 def sampled(config, **_):
     """What the sampler is asked for and what its strategy chooses among, with which log-probs."""
     parts = build(config)
@@ -362,6 +374,9 @@ def mesh_shape(config, **_):
 OBSERVED = {
     "task": examples,
     "model": policy_numerics,
+    "model.lora_rank": adapted,
+    "model.lora_alpha": adapted,
+    "model.lora_targets": adapted,
     "rollout": sampled,
     "reward": rewarded,
     "reward.timeout": reward_functions,

@@ -122,6 +122,29 @@ def test_it_is_evaluated_and_sampled_as_a_chat_or_as_text(run, capsys):
     assert chat.splitlines()[1] != raw.splitlines()[0].partition("?")[2], "the template is what the model reads"
 
 
+def test_adapters_are_all_that_a_run_trains_and_keeps(here, capsys):
+    words = ["train", "--preset", "checkpoint", "--out", "lora", "--model.path", LLAMA, "--task.train", SUMS, *SMALL]
+    words += ["--task.system", "", "--reward.functions", "my_rewards_xyz:ends_in_a_digit", "--model.lora-rank", "2"]
+    words += ["--model.lora-targets", "query,down", "--update.learning-rate", "0.01", "--objective.kl", "full"]
+    main(*words, "--objective.placement", "both", "--steps", "1", "--certify-every", "1", "--check-invariants")
+    layers, config = 2, pretrained.read_config(LLAMA)
+    one = config.width + config.heads * config.head_dim + config.hidden + config.width
+    assert f"{2 * layers * one:,} parameters" in capsys.readouterr().out
+    main("train", "--out", "lora", "--resume", "--steps", "3")
+    rows = read_rows(here / "lora" / "metrics.jsonl")
+    assert rows[1]["kl_per_sequence"] == 0, "the reference is the model as it was loaded"
+    assert rows[3]["kl_per_sequence"] > 0
+    before, after = params_of(LLAMA), params_of(here / "lora" / "model")
+    for path, leaf in jax.tree.leaves_with_path(before):
+        same = np.array_equal(leaf, functools.reduce(lambda tree, entry: tree[entry.key], path, after))
+        assert same == (path[-1].key not in ("query", "down")), path
+    main("export", "lora", "adapted", "--step", "3")
+    assert largest_difference(params_of("adapted"), after) == 0
+    capsys.readouterr()
+    main("evaluate", "lora", "--examples", "4", "--samples", "2")
+    assert f"accuracy {rows[3]['accuracy_validation']:.4f} " in capsys.readouterr().out
+
+
 def test_the_problems_of_a_preset_without_its_files_are_said_before_anything_else(here, capsys):
     for name in ("qwen2.5-0.5b-gsm8k", "qwen2.5-7b-math", "llama3.1-8b-math"):
         assert command_line.main(["train", "--preset", name]) == 2

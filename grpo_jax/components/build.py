@@ -1,10 +1,12 @@
 """From a configuration to the parts of a run, validated."""
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import optax
 
 from grpo_jax import kl, updates
@@ -31,7 +33,7 @@ from grpo_jax.config import BetaConfig, Config, ModelConfig, ObjectiveConfig, Re
 from grpo_jax.kl import Penalty, controllers
 from grpo_jax.kl.controllers import Controller
 from grpo_jax.losses import Objective, mismatch, objective
-from grpo_jax.models import DecoderConfig, Policy, decoder
+from grpo_jax.models import Adapters, DecoderConfig, Policy, decoder, lora
 from grpo_jax.rewards import RewardFunction, overlong, together
 from grpo_jax.rollouts import Strategy, categorical
 from grpo_jax.tasks import Task
@@ -55,6 +57,7 @@ class Parts(NamedTuple):
         reference: the reference policy.
         optimizer: the optimizer.
         max_tokens: the completion budget.
+        adapters: what is trained in place of the policy's own parameters. None: those.
         load: ``(shardings) -> params`` of a pretrained model. None: the policy starts from random values.
         save: ``(folder, params)``, writes a model as the pretrained one was laid out. None: there was none.
     """
@@ -71,6 +74,7 @@ class Parts(NamedTuple):
     reference: Reference
     optimizer: optax.GradientTransformation
     max_tokens: int
+    adapters: Adapters | None
     load: Callable[[Any], Params] | None
     save: Callable[[Path, Params], None] | None
 
@@ -96,9 +100,10 @@ def build(config: Config) -> Parts:
     functions, weights = _rewards(config, own, max_tokens)
     controller = build_controller(config.beta)
     _check_reference_is_used(config, controller)
+    policy = decoder(_shape(config.model, task) if checkpoint is None else checkpoint.config)
     parts = Parts(
         task=task,
-        policy=decoder(_shape(config.model, task) if checkpoint is None else checkpoint.config),
+        policy=policy,
         strategy=categorical(rollout.temperature, rollout.top_k, rollout.top_p),
         rewards=functions,
         task_rewards=len(own.functions),
@@ -109,11 +114,31 @@ def build(config: Config) -> Parts:
         reference=build_reference(config.reference),
         optimizer=build_optimizer(config.update),
         max_tokens=max_tokens,
+        adapters=_adapters(config, policy),
         load=None if checkpoint is None else checkpoint.load,
         save=None if checkpoint is None else checkpoint.save,
     )
     _check_ratio_can_move(config)
     return parts
+
+
+def _adapters(config: Config, policy: Policy) -> Adapters | None:
+    model = config.model
+    if model.lora_rank is None:
+        for name in ("lora_alpha", "lora_targets"):
+            if getattr(model, name) is not None:
+                raise ValueError(f"model.{name} has no effect without model.lora_rank; set that, or leave it out")
+        return None
+    if model.path is None:
+        raise ValueError(f"model.lora_rank={model.lora_rank} adapts a pretrained model; name one with model.path")
+    if config.warm_start.steps:
+        raise ValueError(
+            f"model.lora_rank={model.lora_rank} with warm_start.steps={config.warm_start.steps}: a warm start trains "
+            "the whole model; set warm_start.steps to 0"
+        )
+    shapes = jax.eval_shape(lambda: policy.init(key=jax.random.key(0)))
+    chosen = {} if model.lora_targets is None else {"targets": tuple(model.lora_targets.split(","))}
+    return lora(shapes, policy.logical_axes(), model.lora_rank, model.lora_alpha, **chosen)
 
 
 def build_objective(
@@ -232,7 +257,8 @@ def _check_ratio_can_move(config: Config) -> None:
 
 
 def _shape(config: ModelConfig, task: Task) -> DecoderConfig:
-    fields = {name: value for name, value in asdict(config).items() if name != "path"}
+    ours = {field.name for field in dataclasses.fields(DecoderConfig)}
+    fields = {name: value for name, value in asdict(config).items() if name in ours}
     return DecoderConfig(vocabulary_size=task.tokenizer.vocabulary_size, **fields)
 
 

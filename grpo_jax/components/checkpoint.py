@@ -13,7 +13,8 @@ from grpo_jax.tasks import PretrainedTokenizer, pretrained_tokenizer
 from grpo_jax.types import Params
 
 _NUMERICS = ("scan_layers", "remat_layers", "dtype", "logits_per_chunk")
-"""Fields of the model that a checkpoint does not decide."""
+"""Fields of the decoder that a checkpoint does not decide."""
+_OURS = ("path", "lora_rank", "lora_alpha", "lora_targets", *_NUMERICS)
 
 
 class Checkpoint(NamedTuple):
@@ -43,7 +44,7 @@ def build_checkpoint(config: ModelConfig) -> Checkpoint:
     assert config.path is not None
     for field in dataclasses.fields(ModelConfig):
         value = getattr(config, field.name)
-        if field.name not in ("path", *_NUMERICS) and value != field.default:
+        if field.name not in _OURS and value != field.default:
             raise ValueError(
                 f"model.{field.name}={value!r} has no effect with model.path={config.path}, whose config.json says it; "
                 "leave it out"

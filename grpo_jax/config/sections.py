@@ -66,6 +66,10 @@ class ModelConfig:
         remat_layers: recompute each layer in the backward pass instead of keeping what it computed: less memory.
         dtype: what blocks compute in; parameters and log-probs are float32.
         logits_per_chunk: most logits that scoring holds at a time.
+        lora_rank: train adapters of this rank beside the frozen pretrained model; the reference is the model as loaded.
+            None: train the whole model.
+        lora_alpha: alpha / rank multiplies what they add. None: twice the rank.
+        lora_targets: which matrices to adapt, joined by commas: query, key, value, output, gate, up, down. None: all.
     """
 
     path: str | None = None
@@ -82,6 +86,9 @@ class ModelConfig:
     remat_layers: bool = False
     dtype: Literal["float32", "bfloat16"] = "float32"
     logits_per_chunk: int = 2**23
+    lora_rank: int | None = None
+    lora_alpha: float | None = None
+    lora_targets: str | None = None
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import functools
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from grpo_jax.kl import Target
@@ -66,7 +67,7 @@ def undeclared(certified: Objective) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=256)
 def _scale(reduction: Reduction) -> float:
-    with exactly():
+    with jax.ensure_compile_time_eval(), exactly():  # also where it is asked for while something is being compiled
         one = jnp.ones((1, 1, 1))
         return float(reduction.reduce(one, one > 0).compute())
 
@@ -74,6 +75,7 @@ def _scale(reduction: Reduction) -> float:
 @functools.lru_cache(maxsize=256)
 def _weight(rule: Degenerate) -> float:
     """The weight of a group whose rewards differ by very little."""
-    rewards = jnp.array([0.0, 1e-6 + rule.tolerance])
-    spread = jnp.max(rewards) - jnp.min(rewards)
-    return float(rule.weight(Group(rewards, rewards >= 0, spread, jnp.asarray(False))))
+    with jax.ensure_compile_time_eval():
+        rewards = jnp.array([0.0, 1e-6 + rule.tolerance])
+        spread = jnp.max(rewards) - jnp.min(rewards)
+        return float(rule.weight(Group(rewards, rewards >= 0, spread, jnp.asarray(False))))
