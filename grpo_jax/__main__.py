@@ -9,6 +9,7 @@ from typing import Annotated
 
 import jax
 import tyro
+from matplotlib.backend_bases import FigureCanvasBase
 
 from grpo_jax import checkpoints
 from grpo_jax.config import Config, load
@@ -286,9 +287,16 @@ def _export(command: Export) -> None:
 
 
 def _certify(command: Certify) -> int:
-    for path in (command.json, command.plot):
+    for name, path in (("json", command.json), ("plot", command.plot)):
         if path is not None and not path.parent.is_dir():
-            raise ValueError(f"{path}: there is no folder {path.parent}; make it first")
+            raise ValueError(f"--{name} {path}: there is no folder {path.parent}; make it first")
+        if path is not None and path.is_dir():
+            raise ValueError(f"--{name} {path} is a folder; name a file in it")
+    known = sorted(FigureCanvasBase.filetypes)
+    if command.plot is not None and command.plot.suffix[1:].lower() not in known:
+        raise ValueError(
+            f"--plot {command.plot}: no picture is written with this ending; give one of {', '.join(known)}"
+        )
     records = certify_shipped(command.estimator, command.seed, command.vocabulary, command.length)
     print_records(records)
     if command.json is not None:

@@ -59,6 +59,7 @@ class Findings(NamedTuple):
         differences: of the expected difference on the same ``[K]``.
         groups: groups in the sample.
         effective_sample_size: (sum w)^2 / (n sum w^2) of the importance weights, in (0, 1]; 1 on-policy.
+        mean_weight: mean of the importance weights, whose expectation is 1, give or take four standard errors.
     """
 
     cosine: Interval
@@ -73,6 +74,7 @@ class Findings(NamedTuple):
     differences: Interval
     groups: Float[Array, ""]
     effective_sample_size: Float[Array, ""]
+    mean_weight: Interval
 
 
 class Jackknifed(NamedTuple):
@@ -119,7 +121,15 @@ def findings(products: Products, basis: Basis) -> Findings:
         differences=_student(products.projections @ jnp.asarray(difference)),
         groups=jnp.sum(products.groups),
         effective_sample_size=jnp.square(total) / jnp.maximum(number * squares, 1e-30),
+        mean_weight=_mean_weight(number, total, squares),
     )
+
+
+def _mean_weight(number: Array, total: Array, squares: Array) -> Interval:
+    count = jnp.maximum(number, 1)
+    mean = total / count
+    error = 4 * jnp.sqrt(jnp.maximum(squares / count - jnp.square(mean), 0) / count)
+    return Interval(mean, mean - error, mean + error)
 
 
 def mean_product(products: Products, one: Combination, other: Combination) -> Jackknifed:

@@ -105,8 +105,8 @@ def certify_sampled(
         importance: of an estimator in the loss.
 
     Raises:
-        ValueError: no KL term, beta not positive, fewer groups than blocks, no prompts, or rewards that are not finite
-            or not one (or K) for each completion.
+        ValueError: no KL term, beta not positive, fewer groups than blocks, no prompts, parameters of another shape, or
+            rewards that are not finite or not one (or K) for each completion.
         TypeError: subject or policy is something else.
     """
     check_policy(policy, Policy)
@@ -121,6 +121,9 @@ def certify_sampled(
             f"certify_sampled: {count} groups make no {blocks} blocks; raise groups, or take fewer blocks (8 to 16 are "
             f"usual, {LEAST_BLOCKS} the fewest)"
         )
+    for name, other in (("ref_params", ref_params), ("behaviour_params", behaviour_params)):
+        if other is not None:
+            _check_alike(name, params, other)
     off_policy = behaviour_params is not None
     bound = functools.partial(policy.score, temperature=temperature)
     estimate = sampled_findings(
@@ -155,6 +158,13 @@ def certify_sampled(
         )
     behaviour = "off" if off_policy else "on"
     return sampled_certificate(name_of(certified), behaviour, target, jax.device_get(found), tuple(notes))
+
+
+def _check_alike(name: str, params: Params, other: Params) -> None:
+    """Raises ValueError where other parameters are not of the policy's shapes."""
+    ours, theirs = (jax.tree.map(jnp.shape, tree) for tree in (params, other))
+    if ours != theirs:
+        raise ValueError(f"certify_sampled: {name} has shapes {theirs}, but params has {ours}; give the same policy's")
 
 
 def _checked(found: Any, rollout: Rollout) -> Array:

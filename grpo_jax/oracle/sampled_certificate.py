@@ -13,6 +13,8 @@ from grpo_jax.kl import Target
 from grpo_jax.oracle.jackknife import Findings
 from grpo_jax.oracle.measured import Measured, Projection, digits, each_measured, measured, number, plot
 
+ROUNDING = 1e-3
+"""Distance from 1 that rounding may give the mean of weights which are all 1."""
 POWER = 0.25
 """Smallest detectable relative bias above which an agreement is said to mean little."""
 
@@ -41,6 +43,8 @@ class SampledCertificate:
         projections: the gradient on random unit vectors, with its sign.
         groups: groups that were sampled.
         effective_sample_size: (sum w)^2 / (n sum w^2) of the importance weights, in (0, 1]; 1 on-policy.
+        mean_weight: mean of the importance weights, with four standard errors. Its expectation is 1: where that lies
+            outside, the sampler hardly ever writes what the policy does, and nothing can be said.
         notes: what else is to be said, a sentence each.
     """
 
@@ -60,14 +64,21 @@ class SampledCertificate:
     projections: tuple[Projection, ...]
     groups: int
     effective_sample_size: float
+    mean_weight: Measured
     notes: tuple[str, ...] = ()
 
     @property
     def agrees(self) -> bool | None:
         """Whether the samples are compatible with the declaration; None where it has none or they do not tell."""
-        if self.reason or self.relative_bias.low is None:
+        if self.reason or self.relative_bias.low is None or not self.covered:
             return None
         return self.relative_bias.low == 0
+
+    @property
+    def covered(self) -> bool:
+        """Whether the sampler writes what the policy does: False where importance weights are far from 1 on average."""
+        low, high = self.mean_weight.low, self.mean_weight.high
+        return low is None or high is None or low - ROUNDING <= 1 <= high + ROUNDING
 
     @property
     def verdict(self) -> str:
@@ -82,6 +93,11 @@ class SampledCertificate:
             return (
                 f"Undecided: the gradient of {self.compared} itself is lost in the noise; sample more groups. Where "
                 "policy and reference are equal it is 0, and there is nothing to measure."
+            )
+        if not self.covered:
+            return (
+                f"Undecided: importance weights are {self.mean_weight.words} on average where their expectation is 1, "
+                "so the sampler hardly ever writes completions that the policy does; sample from one nearer to it."
             )
         if self.reason:
             return f"Follows no objective, it says ({self.reason}); {far}, the cosine {self.cosine.words}."
@@ -148,6 +164,7 @@ def sampled_certificate(
         projections=tuple(Projection(gradient, difference) for gradient, difference in pairs),
         groups=int(found.groups),
         effective_sample_size=float(found.effective_sample_size),
+        mean_weight=measured(found.mean_weight),
         notes=notes,
     )
 
@@ -173,4 +190,5 @@ def _table(shown: SampledCertificate) -> Table:
     rows.add_row("mean squared error, one group", digits(shown.mean_squared_error), "")
     add(f"squared norm of {shown.compared}", shown.squared_norm)
     rows.add_row("effective sample size", f"{shown.effective_sample_size:.2f}", "")
+    add("mean importance weight", shown.mean_weight)
     return rows

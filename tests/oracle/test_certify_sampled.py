@@ -49,6 +49,25 @@ def test_a_wrong_declaration_is_found_out(wrong):
     assert wrong.behaviour == "off"
 
 
+def test_a_sampler_that_misses_what_the_policy_writes_decides_nothing():
+    far = certified(kl.k1, behaviour_params={"logits": 25 * OTHER["logits"]})
+    assert not far.covered
+    assert far.agrees is None
+    assert far.verdict.startswith("Undecided: importance weights are 0.")
+    near = certified(kl.k1, behaviour_params=OTHER)
+    assert near.covered
+    assert near.agrees is True
+    assert near.mean_weight.low < 1 < near.mean_weight.high
+
+
+@pytest.mark.parametrize("name", ["ref_params", "behaviour_params"])
+def test_parameters_of_another_shape_are_refused(name):
+    short = {"logits": REF["logits"][:, :1]}
+    options = {"ref_params": REF, "behaviour_params": None, name: short}
+    with pytest.raises(ValueError, match=rf"{name} has shapes .*\(1, 1, 3\).*, but params has"):
+        certify_sampled(kl.k1, POLICY, PARAMS, prompts=PROMPT, **options, **QUICK)
+
+
 def test_a_function_that_follows_nothing_gets_its_distance_from_reverse(own):
     assert own.agrees is None
     assert own.declared == "none"

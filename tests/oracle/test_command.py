@@ -59,6 +59,8 @@ def test_another_policy_gives_the_same_zeros_and_other_numbers(words, tmp_path):
         (["--estimator", "k9"], "estimator is 'k9'; choose one of k1"),
         (["--vocabulary", "1"], "vocabulary 1"),
         (["--json", "no/such/folder/out.json"], "no folder no/such/folder"),
+        (["--json", "."], "--json . is a folder"),
+        (["--plot", "distances.picture"], "no picture is written with this ending; give one of"),
         (["--vocabulary", "5", "--length", "6"], "5,461 completions make"),
         (["--vocabulary", "9", "--length", "9"], "153,391,689 completions make"),
     ],

@@ -134,12 +134,12 @@ def test_the_share_held_out_sets_the_size_of_validation():
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_a_thousand_examples_take_less_than_fifty_milliseconds(split):
+def test_a_thousand_examples_take_less_than_fifty_milliseconds_of_a_processor(split):
     task, seconds = arithmetic("+-*", digits=(2, 4)), []
     for attempt in range(5):
-        begin = time.perf_counter()
+        begin = time.thread_time()
         task.examples(split, attempt * 1000, 1000)
-        seconds.append(time.perf_counter() - begin)
+        seconds.append(time.thread_time() - begin)
     assert min(seconds) < 0.05
 
 
