@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 
 import grpo_jax.__main__ as command_line
+import grpo_jax.commands.checkpoint
+import grpo_jax.commands.training
 import grpo_jax.train
 from grpo_jax import checkpoints
 from grpo_jax.config import Config, load, to_dict
@@ -29,7 +31,7 @@ main = command_line.main
 
 @pytest.fixture(autouse=True)
 def _shared_programs(monkeypatch):
-    for module in (command_line, grpo_jax.train):
+    for module in (grpo_jax.commands.checkpoint, grpo_jax.train):
         monkeypatch.setattr(module, "compile_program", lambda config, objective=None: compiled(config, objective))
     monkeypatch.setattr(grpo_jax.train, "save_curves", lambda *_: None)
 
@@ -51,7 +53,9 @@ def parsed(monkeypatch):
 
     def parse(*words):
         calls = []
-        monkeypatch.setattr(command_line, "train", lambda config, out, resume: calls.append((config, out, resume)))
+        monkeypatch.setattr(
+            grpo_jax.commands.training, "train", lambda config, out, resume: calls.append((config, out, resume))
+        )
         assert main(["train", *words]) == 0
         return calls[0]
 
@@ -264,7 +268,7 @@ def test_a_run_that_had_to_stop_ends_with_status_1(capsys, monkeypatch):
     def stopped(*_, **__):
         raise grpo_jax.train.TrainingStopped("step 3: not finite")
 
-    monkeypatch.setattr(command_line, "train", stopped)
+    monkeypatch.setattr(grpo_jax.commands.training, "train", stopped)
     assert main(["train"]) == 1
     assert capsys.readouterr().err == "grpo-jax: step 3: not finite\n"
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import grpo_jax.__main__ as command_line
+import grpo_jax.commands.checkpoint
 import grpo_jax.program
 import grpo_jax.train
 from grpo_jax.metrics import read_rows
@@ -56,7 +57,7 @@ def here(tmp_path_factory):
         patch.chdir(folder)
         patch.setattr(sys, "path", list(sys.path))
         patch.setattr(grpo_jax.program, "make_mesh", lambda spec: make_mesh(spec, jax.devices()[:1]))
-        for module in (command_line, grpo_jax.train):
+        for module in (grpo_jax.commands.checkpoint, grpo_jax.train):
             patch.setattr(module, "compile_program", shared)
         patch.setattr(grpo_jax.train, "save_curves", lambda *_: None)
         yield folder

@@ -5,6 +5,7 @@ import json
 import pytest
 
 import grpo_jax.__main__ as command_line
+import grpo_jax.commands.certificates as certificates
 
 FIELDS = {
     "estimator",
@@ -73,8 +74,8 @@ def test_bad_input_is_one_line(words, said, capsys):
 
 
 def test_a_broken_promise_is_status_one(monkeypatch, capsys):
-    honest = command_line.certify_shipped("absolute")
+    honest = certificates.certify_shipped("absolute")
     broken = [honest[0]._replace(distance=0.5, agrees=False), *honest[1:]]
-    monkeypatch.setattr(command_line, "certify_shipped", lambda *_: broken)
+    monkeypatch.setattr(certificates, "certify_shipped", lambda *_: broken)
     assert command_line.main(["certify"]) == 1
     assert "1 not" in capsys.readouterr().out

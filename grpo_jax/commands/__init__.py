@@ -1,0 +1,10 @@
+"""The commands of the program, a dataclass each: its fields are the options, its ``execute`` returns the exit status.
+
+Anything that is wrong with the arguments or the files is a ValueError, OSError or ImportError.
+"""
+
+from grpo_jax.commands.certificates import Certify
+from grpo_jax.commands.checkpoint import Evaluate, Export, Sample
+from grpo_jax.commands.training import Train, starting_point
+
+__all__ = ["Certify", "Evaluate", "Export", "Sample", "Train", "starting_point"]
