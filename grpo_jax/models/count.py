@@ -31,6 +31,7 @@ def count_model() -> Policy:
         score=_score,
         logical_axes=lambda: {"intercept": (), "slope": ()},
         vocabulary_size=2,
+        row_axis=0,
     )
 
 
@@ -52,10 +53,15 @@ def _prefill(params: Params, prompts: Prompts) -> Prefix:
 
 
 def _decode(
-    params: Params, prefix: Prefix, cache: Int[Array, "P G"], tokens: Int[Array, "P G"], t: Int[Array, ""]
+    params: Params,
+    prefix: Prefix,
+    cache: Int[Array, "P G"],
+    tokens: Int[Array, "P G"],
+    t: Int[Array, "P G"],
+    step: Int[Array, ""],
 ) -> tuple[Float[Array, "P G V"], Int[Array, "P G"]]:
     """Counts one more token; see ``Policy``."""
-    counts = cache + (tokens == 1)
+    counts = jnp.where(t == 0, 0, cache) + (tokens == 1)
     return _logits(params, counts), counts
 
 

@@ -1,5 +1,6 @@
 """A decoder-only transformer as a policy: one block for prompts, scoring and decoding, behind pure functions."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -49,6 +50,7 @@ def decoder(config: DecoderConfig) -> Policy:
         score=bound.score,
         logical_axes=logical_axes,
         vocabulary_size=config.vocabulary_size,
+        row_axis=int(config.scan_layers),
     )
 
 
@@ -77,25 +79,35 @@ class _Decoder(NamedTuple):
         return zeros(self.config.layers) if self.config.scan_layers else (zeros(),) * self.config.layers
 
     def decode(
-        self, params: Params, prefix: Prefix, cache: Any, tokens: Int[Array, "P G"], t: Int[Array, ""]
+        self,
+        params: Params,
+        prefix: Prefix,
+        cache: Any,
+        tokens: Int[Array, "P G"],
+        t: Int[Array, "P G"],
+        step: Int[Array, ""],
     ) -> tuple[Float[Array, "P G V"], Any]:
-        """Reads completion token number t of every member; see ``Policy``."""
+        """Reads completion token number t of every member; see ``Policy``.
+
+        The columns of the cache are a ring. At a step all members write the same one, so that the write is a slice in
+        place; how many steps ago a column was written says whether the token in it belongs to what the member reads.
+        """
         network = self._network(params)
 
         def attention(memory: tuple[KeyValues, KeyValues], window: Any, query: Array, key: Array, value: Array):
             prompt, cache = memory
             query, own = _rows((*tokens.shape, 1), query, key, value)
+            columns = cache.values.shape[3]
+            write = partial(jax.lax.dynamic_update_slice_in_dim, start_index=step % columns)
             own = KeyValues(
-                keys=jax.lax.dynamic_update_slice_in_dim(cache.keys, own.keys.astype(cache.keys.dtype), t, axis=4),
-                values=jax.lax.dynamic_update_slice_in_dim(
-                    cache.values, own.values.astype(cache.values.dtype), t, axis=3
-                ),
+                keys=write(cache.keys, own.keys.astype(cache.keys.dtype), axis=4),
+                values=write(cache.values, own.values.astype(cache.values.dtype), axis=3),
             )
-            behind = t - jnp.arange(own.values.shape[3])[None]
-            readable = _near(behind >= 0, behind, window)
-            return _attend_groups(query, own, readable, prompt, _prompt_mask(prefix.mask, t[None], window)), own
+            behind = jnp.broadcast_to((step - jnp.arange(columns)) % columns, (*t.shape, columns))
+            readable = _near(behind <= t[..., None], behind, window)
+            return _attend_members(query, own, readable, prompt, _prompt_readable(prefix.mask, t, window)), own
 
-        positions = jnp.broadcast_to(prefix.lengths[:, None] + t, tokens.shape)
+        positions = prefix.lengths[:, None] + t
         memories = (prefix.memory, cache) if self.config.scan_layers else tuple(zip(prefix.memory, cache, strict=True))
         hidden, cache = network(tokens.reshape(-1), positions.reshape(-1), attention, memories)
         return network.logits(hidden).reshape(*tokens.shape, -1), cache
@@ -189,6 +201,12 @@ def _prompt_mask(mask: Bool[Array, "P L"], steps: Int[Array, " T"], window: Any)
     return _near(jnp.broadcast_to(mask[:, None], behind.shape), behind, window)
 
 
+def _prompt_readable(mask: Bool[Array, "P L"], t: Int[Array, "P G"], window: Any) -> Bool[Array, "P G L"]:
+    """Returns which prompt tokens completion token number t of each member may read."""
+    behind = (_lengths(mask)[:, None] - jnp.cumsum(mask, axis=1))[:, None] + t[..., None] + 1
+    return _near(jnp.broadcast_to(mask[:, None], behind.shape), behind, window)
+
+
 def _rows(
     shape: tuple[int, ...], query: Float[Array, "N H D"], key: Float[Array, "N K D"], value: Float[Array, "N K D"]
 ) -> tuple[Float[Array, "*rows K R D"], KeyValues]:
@@ -215,4 +233,21 @@ def _attend_groups(
 
     members = jax.vmap(one, in_axes=(0, 0, None, None))
     context = jax.vmap(members)(query, own, prompt, prompt_mask)
+    return context.reshape(-1, query.shape[3] * query.shape[4], query.shape[5])
+
+
+def _attend_members(
+    query: Float[Array, "P G 1 K R D"],
+    own: KeyValues,
+    own_mask: Bool[Array, "P G S"],
+    prompt: KeyValues,
+    prompt_mask: Bool[Array, "P G L"],
+) -> Float[Array, "N H D"]:
+    """Like ``_attend_groups``, for one token of every member and with masks of its own."""
+
+    def one(query: Array, own: KeyValues, own_mask: Bool[Array, " S"], prompt: KeyValues, mask: Bool[Array, " L"]):
+        return attend(query, (Source(prompt, mask[None]), Source(own, own_mask[None])))
+
+    members = jax.vmap(one, in_axes=(0, 0, 0, None, 0))
+    context = jax.vmap(members)(query, own, own_mask, prompt, prompt_mask)
     return context.reshape(-1, query.shape[3] * query.shape[4], query.shape[5])

@@ -70,6 +70,7 @@ def _tabular(name: str, vocabulary_size: int, max_tokens: int, contexts: int, ro
         score=table.score,
         logical_axes=lambda: {"logits": (None, None, "vocabulary")},
         vocabulary_size=vocabulary_size,
+        row_axis=0,
     )
 
 
@@ -89,10 +90,16 @@ class _Table(NamedTuple):
         return Prefix(context, mask, jnp.sum(mask, axis=1, dtype=jnp.int32), params["logits"][context, 0])
 
     def decode(
-        self, params: Params, prefix: Prefix, cache: Int[Array, "P G"], tokens: Int[Array, "P G"], t: Int[Array, ""]
+        self,
+        params: Params,
+        prefix: Prefix,
+        cache: Int[Array, "P G"],
+        tokens: Int[Array, "P G"],
+        t: Int[Array, "P G"],
+        step: Int[Array, ""],
     ) -> tuple[Float[Array, "P G V"], Int[Array, "P G"]]:
         """Moves every member to the row after its token; see ``Policy``. The last row stands in past the end."""
-        row = jnp.clip(self.step(cache, tokens), 0, self.shape[1] - 1)
+        row = jnp.clip(self.step(jnp.where(t == 0, 0, cache), tokens), 0, self.shape[1] - 1)
         return params["logits"][prefix.memory[:, None], row], row
 
     def score(

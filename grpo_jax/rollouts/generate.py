@@ -98,7 +98,9 @@ def sampler(
             return (progress.steps < max_tokens) & ~jnp.all(progress.stopped)
 
         def step(progress: _Progress) -> _Progress:
-            logits, cache = policy.decode(params, prefix, progress.cache, progress.tokens, progress.steps - 1)
+            step = progress.steps - 1
+            t = jnp.broadcast_to(step, progress.tokens.shape)
+            logits, cache = policy.decode(params, prefix, progress.cache, progress.tokens, t, step)
             return write(progress._replace(cache=cache), logits, keys)
 
         done = jax.lax.while_loop(unfinished, step, write(start, logits, keys))

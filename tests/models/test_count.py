@@ -37,4 +37,6 @@ def test_decoding_and_scoring_agree():
     for t in range(4):
         log_probs = jax.nn.log_softmax(logits)[0]
         np.testing.assert_allclose(log_probs[jnp.arange(2), tokens[:, t]], scored[:, t], rtol=0, atol=1e-6)
-        logits, cache = POLICY.decode(params, prefix, cache, jnp.asarray(tokens[:, t])[None], jnp.asarray(t))
+        logits, cache = POLICY.decode(
+            params, prefix, cache, jnp.asarray(tokens[:, t])[None], jnp.full((1, 2), t), jnp.int32(t)
+        )

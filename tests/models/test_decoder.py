@@ -180,7 +180,7 @@ def test_decoding_step_by_step_gives_the_scores(scan_layers):
     log_probs = []
     for t in range(T):
         log_probs.append(np.take_along_axis(jax.nn.log_softmax(logits), rollout.tokens[..., t, None], -1)[..., 0])
-        logits, cache = decode(params, prefix, cache, rollout.tokens[..., t], jnp.int32(t))
+        logits, cache = decode(params, prefix, cache, rollout.tokens[..., t], jnp.full((P, G), t), jnp.int32(t))
     decoded = np.where(rollout.mask, np.stack(log_probs, -1), 0)
     scores = jax.jit(policy.score)(params, rollout, 1.0)
     np.testing.assert_allclose(decoded, scores.log_probs, atol=1e-5)

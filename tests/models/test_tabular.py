@@ -62,7 +62,9 @@ def test_decoding_step_by_step_gives_the_scores(kind):
     logits, log_probs = jnp.broadcast_to(logits, (2, len(COMPLETIONS), V)), []
     for t in range(T):
         log_probs.append(np.take_along_axis(jax.nn.log_softmax(logits), rollout.tokens[..., t, None], -1)[..., 0])
-        logits, cache = policy.decode(params, prefix, cache, rollout.tokens[..., t], jnp.int32(t))
+        logits, cache = policy.decode(
+            params, prefix, cache, rollout.tokens[..., t], jnp.full(logits.shape[:2], t), jnp.int32(t)
+        )
     np.testing.assert_allclose(np.stack(log_probs, -1), policy.score(params, rollout, 1.0).log_probs, atol=1e-6)
 
 

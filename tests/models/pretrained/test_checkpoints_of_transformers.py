@@ -74,7 +74,7 @@ def test_logits_with_a_cache_are_those_of_transformers(name, scan_layers):
     prefix, cache = jax.jit(policy.prefill)(params, rollout.prompts), policy.empty_cache(3, 1, STEPS)
     found, decode = [prefix.logits], jax.jit(policy.decode)
     for t in range(STEPS):
-        after, cache = decode(params, prefix, cache, rollout.tokens[..., t], jnp.int32(t))
+        after, cache = decode(params, prefix, cache, rollout.tokens[..., t], jnp.full((3, 1), t), jnp.int32(t))
         found.append(after[:, 0])
     np.testing.assert_allclose(np.stack(found, axis=1), logits, rtol=0, atol=2e-4 * np.ptp(logits))
 

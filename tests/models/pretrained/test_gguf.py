@@ -140,7 +140,8 @@ def test_smollm2_has_the_logits_and_continuations_that_transformers_finds(smollm
     decode = jax.jit(policy.decode, donate_argnums=2)
     logits = [prefix.logits]
     for t in range(steps):
-        after, cache = decode(params, prefix, cache, jnp.asarray(known["greedy"][:, None, t]), jnp.int32(t))
+        tokens = jnp.asarray(known["greedy"][:, None, t])
+        after, cache = decode(params, prefix, cache, tokens, jnp.full_like(tokens, t), jnp.int32(t))
         logits.append(after[:, 0])
     ours = np.stack(logits, axis=1)[:, :: steps // 4][..., known["words"]]
     distance = np.max(np.abs(ours - known["logits"]), axis=(1, 2)) / known["ranges"]
