@@ -48,14 +48,14 @@ class Run(NamedTuple):
         program: the compiled steps.
         files: where the run's files lie.
         writer: takes a row of measures per step.
-        show: shows progress.
+        began: when the run began, on the clock of ``time.monotonic``, as if the processes before had just ended.
     """
 
     config: Config
     program: Program
     files: RunFolder
     writer: Writer
-    show: Progress
+    began: float
 
 
 def train(
@@ -88,14 +88,17 @@ def train(
     program = compile_program(config, objective)
     with run_folder(folder, to_dict(config), resume=resume, may_differ=MAY_DIFFER) as files:
         start = checkpoints.latest(files.checkpoints) if resume else None
+        # From here on the rows of a killed process that are written anew are gone, and with them how long it took.
+        began -= _seconds_before(files) if resume else 0.0
         _check_steps(config, files, start)
         write_json(files.config, to_dict(config))
         writer = several(json_lines(files.metrics, start), tensorboard(files.tensorboard, start))
         try:
             print(_introduction(program, files), flush=True)
-            state = _started(config, program, files, writer) if start is None else _resumed(program, files, start)
+            run = Run(config, program, files, writer, began)
+            state = _started(run) if start is None else _resumed(program, files, start)
             with progress("train", config.steps, start=start or 0) as show:
-                state = _loop(Run(config, program, files, writer, show), state)
+                state = _loop(run, state, show)
         finally:
             writer.close()
         summary = _finish(config, program, files, state, time.monotonic() - began)
@@ -109,14 +112,19 @@ def _check_steps(config: Config, files: RunFolder, start: int | None) -> None:
         raise ValueError(f"steps is {config.steps}, but {files.path} is at step {start} already: give more to go on")
 
 
-def _started(config: Config, program: Program, files: RunFolder, writer: Writer) -> TrainState:
+def _seconds_before(files: RunFolder) -> float:
+    """Returns for how long earlier processes worked at the run, as far as its last row knows."""
+    return max((row.get("seconds_total") or 0.0 for row in read_rows(files.metrics)), default=0.0)
+
+
+def _started(run: Run) -> TrainState:
     """Warm-starts the policy, evaluates it, and saves the state before the first update."""
+    config, program, files = run.config, run.program, run.files
     init_key, run_key = jax.random.split(jax.random.key(config.seed))
     params, consumed = warm_started(config, program, key=init_key)
     before = _evaluated(config, program, params, everywhere=True)
     write_samples(files.samples_before, before["validation"].samples)
-    row = _accuracies(before)
-    writer.write(0, row)
+    run.writer.write(0, _accuracies(before) | {"seconds_total": time.monotonic() - run.began})
     print(f"before training: accuracy on {described(_by_split(before))}", flush=True)
     state = program.state(params, key=run_key)
     state = _at_position(state, program, consumed)
@@ -129,7 +137,7 @@ def _resumed(program: Program, files: RunFolder, step: int) -> TrainState:
     return checkpoints.restore(files.checkpoints, program.shapes, step)
 
 
-def _loop(run: Run, state: TrainState) -> TrainState:
+def _loop(run: Run, state: TrainState, show: Progress) -> TrainState:
     config, program = run.config, run.program
     rollout = config.rollout
     collector = Collector(
@@ -149,8 +157,8 @@ def _loop(run: Run, state: TrainState) -> TrainState:
         _stop_if_broken(run, state, step)
         if step == config.steps or (config.evaluation.every and step % config.evaluation.every == 0):
             row |= _accuracies(_evaluated(config, program, state.params, everywhere=step == config.steps))
-        run.writer.write(step, row)
-        run.show.update(step, {_SHOWN[name]: row[name] for name in _SHOWN if name in row})
+        run.writer.write(step, row | {"seconds_total": time.monotonic() - run.began})
+        show.update(step, {_SHOWN[name]: row[name] for name in _SHOWN if name in row})
         if step == config.steps or step % config.checkpoint_every == 0:
             checkpoints.save(run.files.checkpoints, state, step, keep=config.keep_checkpoints)
     return state

@@ -11,6 +11,7 @@ ORDER = (
     "statistics",
     "types",
     "ratios",
+    "arguments",
     "tasks",
     "models",
     "rollouts",

@@ -10,11 +10,15 @@ import numpy as np
 import pytest
 
 from grpo_jax import advantages, kl
+from grpo_jax.components import build
 from grpo_jax.experience import Collector, Experience
 from grpo_jax.losses import Objective, degenerate, objective, reductions, surrogates
-from grpo_jax.program import compile_program
+from grpo_jax.models import position_tabular
+from grpo_jax.program import _score_with, compile_program
+from grpo_jax.rollouts import sampler
 from grpo_jax.statistics import Mean
 from grpo_jax.types import Batch, Prompts, Rollout
+from grpo_jax.updates import frozen, reference_scores
 from tests.runs import TINY, compiled
 from tests.test_every_field import changed
 
@@ -28,6 +32,20 @@ class Step(NamedTuple):
     found: Experience
     after: Any
     metrics: dict
+
+
+def test_one_temperature_divides_the_logits_of_sampler_policy_and_reference():
+    """Logits (2, 0) at .6 give the first token a log-probability of -.035052 whoever asks, not -.126928 as at 1."""
+    policy, params = position_tabular(2, 1), {"logits": jnp.array([[[2.0, 0.0]]])}
+    config = replace(TINY, rollout=replace(TINY.rollout, temperature=0.6))
+    generate = sampler(policy, build(config).strategy, 8, 1, (), 0)
+    rollout = generate(params, Prompts(jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool)), key=KEY)
+    score = _score_with(policy.score, lambda base, params: params, config.rollout.temperature, None)
+    batch = Batch(rollout.mask, jnp.zeros((1, 8)))
+    known = (score(params, rollout).log_probs, reference_scores(score, frozen())(params, rollout, batch))
+    for log_probs in (rollout.log_probs, *known):
+        np.testing.assert_allclose(log_probs[rollout.tokens == 0], -0.035052, atol=1e-6)
+    assert np.any(rollout.tokens == 0)
 
 
 def stepped(program, before, found=None, groups=8):

@@ -106,6 +106,23 @@ def test_a_run_that_is_stopped_anywhere_and_resumed_is_the_run_that_was_not(plac
     assert {**resumed, "seconds": 0} == {**summary, "seconds": 0}
 
 
+def test_the_seconds_of_a_resumed_run_are_those_of_all_its_processes(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        failing(patch, Collector, "collect", 3)
+        with pytest.raises(Stop):
+            train.train(TINY, tmp_path / "run")
+    spent = [row["seconds_total"] for row in read_rows(tmp_path / "run" / "metrics.jsonl")]
+    assert spent == sorted(spent)
+    text = (tmp_path / "run" / "metrics.jsonl").read_text()
+    # As if the last step, which the newest checkpoint does not have, had ended a thousand seconds after the start.
+    (tmp_path / "run" / "metrics.jsonl").write_text(text.replace(json.dumps(spent[-1]), "1000.0"))
+    resumed = train.train(TINY, tmp_path / "run", resume=True)
+    after = [row["seconds_total"] for row in read_rows(tmp_path / "run" / "metrics.jsonl")]
+    assert after[:3] == spent[:3]
+    assert after == sorted(after)
+    assert 1000 < after[3] < resumed["seconds"] + 0.1 < 2000
+
+
 def failing_writer(patch, at):
     """Stops the run after a row is written to metrics.jsonl and before the next thing happens."""
     real = train.json_lines
@@ -396,6 +413,7 @@ def test_the_folder_says_what_metrics_jsonl_says(whole, capsys):
     assert written["config_hash"] == config_hash(to_dict(replace(TINY, steps=6)))
     assert written["kl_follows"] == "reverse"
     assert written["seconds"] > 0
+    assert rows[1]["kl_max"] == 0, "the first update finds the policy where its reference is"
     assert [row["step"] for row in rows if "accuracy_validation" in row] == [0, 2, 4, 6]
     assert [row["step"] for row in rows if "degenerate_gradient_share" in row] == [2, 4, 6]
     assert checkpoints.steps(folder / "checkpoints") == [2, 4, 6]

@@ -11,6 +11,7 @@ from grpo_jax.advantages.advantage import Advantage
 from grpo_jax.advantages.batch import scaled_by_batch
 from grpo_jax.advantages.group import Rewards, scorable, spread
 from grpo_jax.advantages.single import check_standardisation, standardised
+from grpo_jax.arguments import check_built
 from grpo_jax.statistics import masked
 
 
@@ -34,7 +35,9 @@ def weighted_sum(weights: Sequence[float | int], inner: Advantage) -> Advantage:
 
     Raises:
         ValueError: a weight is not finite, or none is other than 0; while tracing, K is not the number of weights.
+        TypeError: an inner advantage that is its own factory, uncalled.
     """
+    check_built("weighted_sum", Advantage, inner=inner)
     bound = _check_weights("weighted_sum", weights)
 
     def compute(rewards: Rewards, mask: Bool[Array, "G"]) -> Float[Array, "G"]:

@@ -86,6 +86,10 @@ def leave_one_out_standardised(epsilon: float | int = 1e-6) -> Advantage:
 
     .. math:: A_i = \frac{r_i - \bar r_{-i}}{s_{-i} + \epsilon}, \quad s_{-i}: \text{ddof } 1
 
+    The divisor knows nothing of the member, so on each prompt the expected gradient is that of E[R] times the mean of
+    1 / (s + epsilon), a positive number. Over several prompts that number is a weight: the more a prompt's rewards
+    agree, the more it counts.
+
     1. Where the others' standard deviation is 0 (the odd one of [1, 0, 0, 0]) nothing is divided; libraries that
        divide by epsilon there give that member an advantage of a million.
     2. Two passes over the others of each member: subtracting one square from a sum of squares fails in float32.
@@ -111,7 +115,9 @@ def leave_one_out_standardised(epsilon: float | int = 1e-6) -> Advantage:
         return jnp.where(std > 0, divided(advantages, std, epsilon), advantages)
 
     return from_function(
-        formula, name=f"leave_one_out_standardised(epsilon={epsilon:g})", reward_target="another utility"
+        formula,
+        name=f"leave_one_out_standardised(epsilon={epsilon:g})",
+        reward_target="E[R] of each prompt, times a positive factor that differs from prompt to prompt",
     )
 
 

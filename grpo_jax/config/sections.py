@@ -236,7 +236,7 @@ class BetaConfig:
         schedule_steps: updates until the value is reached.
         adaptive: how beta reacts to the measured KL.
         target: the KL aimed at, in nats of the statistic.
-        alpha: gain of the proportional rule, .1 to .3.
+        alpha: gain of the proportional rule per nat; .1 / target to .3 / target.
         horizon: completions (clipped_proportional) or updates (proportional_integral) over which it acts.
         floor: smallest beta.
         ceiling: largest beta.

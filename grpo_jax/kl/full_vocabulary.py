@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from grpo_jax import ratios
+from grpo_jax.arguments import check_built
 from grpo_jax.kl.penalty import Penalty, Tokens, refuse_useless, to_go
 from grpo_jax.kl.targets import Target
 
@@ -68,7 +69,9 @@ def full_vocabulary(
 
     Raises:
         ValueError: unknown placement, causal weights together with the return they replace, or a cost alone.
+        TypeError: an importance correction that is its own factory, uncalled.
     """
+    check_built("kl.full_vocabulary", PrefixWeights, importance=importance)
     if placement not in _PLACEMENTS:
         raise ValueError(f"kl.full_vocabulary: placement is {placement!r}; choose one of {', '.join(_PLACEMENTS)}")
     correction = no_weights() if importance is None else importance

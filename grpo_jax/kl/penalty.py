@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from grpo_jax.arguments import check_built
 from grpo_jax.kl import importance as corrections
 from grpo_jax.kl import targets
 from grpo_jax.kl.estimators import Estimator, name_of
@@ -99,7 +100,9 @@ def penalty(
     Raises:
         ValueError: unknown names, an estimator that is not elementwise, a combination that has no meaning, or (unless
             ``allow_biased``) a term that leads nowhere, with the reason and what to use instead.
+        TypeError: an importance correction that is its own factory, uncalled.
     """
+    check_built("kl.penalty", Importance, importance=importance)
     _check_choice("placement", placement, ("loss", "reward", "to_go", "own_token", "both"))
     _check_choice("granularity", granularity, ("token", "sequence"))
     targets.check_elementwise(estimator)

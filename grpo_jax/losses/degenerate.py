@@ -41,7 +41,8 @@ class Degenerate(NamedTuple):
         shape: ``(Group, entropy [G T], mask [G T]) -> advantages [G T]`` for degenerate groups; None: they keep 0.
         tolerance: spread up to which a group counts as degenerate, in units of the reward.
         price: what the rule does to the objective, in words.
-        reweights: whether a group's weight is ever not 1, so that the KL term follows another objective.
+        reweights: whether a group's weight is ever not 1, so that the KL term follows another objective; a rule has
+            to say, since what an objective declares depends on it.
     """
 
     name: str
@@ -50,7 +51,7 @@ class Degenerate(NamedTuple):
     shape: Callable[[Group, Array, Array], Array] | None
     tolerance: float
     price: str
-    reweights: bool = False
+    reweights: bool
 
 
 def keep(tolerance: float = 0.0) -> Degenerate:
@@ -60,7 +61,7 @@ def keep(tolerance: float = 0.0) -> Degenerate:
         tolerance: spread of rewards up to which a group is *reported* as degenerate, >= 0.
     """
     _check_tolerance("keep", tolerance)
-    return Degenerate("keep", lambda group: jnp.ones_like(group.spread), True, None, tolerance, "none")
+    return Degenerate("keep", lambda group: jnp.ones_like(group.spread), True, None, tolerance, "none", False)
 
 
 def mask(denominator: Denominator = "all", tolerance: float = 0.0) -> Degenerate:
@@ -141,7 +142,7 @@ def entropy_shaped(alpha: float = 0.1, threshold: float = 0.5, tolerance: float 
 
     price = "degenerate groups are trained on their entropy"
     name = f"entropy_shaped({alpha:g})"
-    return Degenerate(name, lambda group: jnp.ones_like(group.spread), True, shape, tolerance, price)
+    return Degenerate(name, lambda group: jnp.ones_like(group.spread), True, shape, tolerance, price, False)
 
 
 def _live(group: Group) -> Float[Array, ""]:

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from grpo_jax.advantages import Advantage
+from grpo_jax.arguments import check_built, check_takes
 from grpo_jax.kl import Penalty, Target
 from grpo_jax.losses import declaration
 from grpo_jax.losses.degenerate import Degenerate
@@ -143,7 +144,15 @@ def objective(
 
     Raises:
         ValueError: parts that do not fit together, with the reason and the remedy.
+        TypeError: a part that is its own factory, uncalled.
     """
+    check_built("objective", Advantage, advantage=advantage)
+    check_built("objective", Surrogate, surrogate=surrogate)
+    check_built("objective", Reduction, reduction=reduction)
+    check_built("objective", Penalty, kl=kl)
+    check_built("objective", Degenerate, degenerate=degenerate)
+    check_takes("objective", ("old_log_probs", "behaviour_log_probs", "mask"), mismatch=mismatch)
+    check_takes("objective", ("log_probs", "behaviour_log_probs", "advantage", "mask"), off_policy=off_policy)
     if not 0 <= entropy_coefficient < float("inf"):
         raise ValueError(f"objective: entropy_coefficient is {entropy_coefficient}; it must be finite and >= 0")
     rule = keep_degenerate() if degenerate is None else degenerate

@@ -35,7 +35,7 @@ PANELS = (
     Panel("Strength of the KL term", "beta", ("beta",)),
     Panel("Entropy", "nats per token", ("entropy",)),
     Panel("Completion length", "tokens", ("length*",)),
-    Panel("Degenerate groups", "share of groups", ("degenerate*",), (-0.02, 1.02)),
+    Panel("Degenerate groups", "share of groups, or of the gradient", ("degenerate*",), (-0.02, 1.02)),
 )
 """The plots of curves.png, in reading order."""
 
@@ -43,7 +43,9 @@ PANELS = (
 def save_curves(
     rows: Sequence[Mapping[str, float | int | None]], path: str | Path, panels: Sequence[Panel] = PANELS
 ) -> None:
-    """Draws the measures of a run against the optimizer step, as a PNG.
+    """Draws the measures of a run against its updates, as a PNG.
+
+    An update is one batch of completions, which may be several optimizer steps.
 
     Args:
         rows: what was written, as ``read_rows`` returns it; a measure may be missing from any row, or from all.
@@ -66,7 +68,7 @@ def save_curves(
 
 def _draw(axis: Axes, panel: Panel, rows: Sequence[Mapping[str, float | int | None]]) -> None:
     axis.set_title(panel.title, fontsize=11)
-    axis.set_xlabel("optimizer step")
+    axis.set_xlabel("update")
     axis.set_ylabel(panel.unit)
     axis.grid(alpha=0.3)
     known = dict.fromkeys(name for row in rows for name in row)

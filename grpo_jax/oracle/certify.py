@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
+from rich.progress import track
 
 from grpo_jax.advantages import leave_one_out
 from grpo_jax.kl import Penalty, penalty
@@ -11,7 +12,7 @@ from grpo_jax.kl.penalty import Granularity, Placement
 from grpo_jax.losses import Objective, objective, reductions, surrogates
 from grpo_jax.models import Policy
 from grpo_jax.oracle.certificate import Certificate
-from grpo_jax.oracle.exact import expectation
+from grpo_jax.oracle.exact import CHUNK, gradients_of_groups, summed
 from grpo_jax.oracle.instance import Instance, Tables, enumerated, random_instance, tables
 from grpo_jax.oracle.judgement import Record, judge
 from grpo_jax.oracle.space import Groups, multisets, ordered, sizes_in_words
@@ -139,17 +140,30 @@ def record(
         beta: strength of the KL term, at least 1e-4.
     """
     groups = groups_of(certified, evaluated, group_size, beta)
-    return judge(certified, evaluated, expectation(certified, evaluated, groups, beta), group_size, off_policy)
+    chunks = gradients_of_groups(certified, evaluated, groups, beta)
+    count = -(-len(groups.members) // CHUNK)
+    if count > 1:
+        where = "off-policy" if off_policy else "on-policy"
+        chunks = track(chunks, f"{len(groups.members):,} groups {where}", count, transient=True)
+    return judge(certified, evaluated, summed(chunks, evaluated.jacobian.shape[-1]), group_size, off_policy)
 
 
 def groups_of(certified: Objective, evaluated: Tables, group_size: int, beta: float = 1.0) -> Groups:
-    """Returns all groups without regard to order, or, where the objective tells members apart, all ordered ones."""
+    """Returns all groups without regard to order, or, where the objective tells members apart, all ordered ones.
+
+    Found out from the gradients of all groups, or of a random `CHUNK` of them where there are more.
+    """
     count = len(evaluated.mask)
     groups = multisets(count, group_size)
-    here = expectation(certified, evaluated, groups, beta)
-    for shuffled in (groups.members[:, ::-1], np.roll(groups.members, 1, axis=1)):
-        there = expectation(certified, evaluated, groups._replace(members=shuffled), beta)
-        size = 1e-9 * (np.linalg.norm(here.kl) + np.linalg.norm(here.reward))
-        if np.linalg.norm(here.kl - there.kl) + np.linalg.norm(here.reward - there.reward) > size:
+    drawn = np.random.default_rng(0).permutation(len(groups.members))[:CHUNK]
+    some = groups.members[drawn]
+
+    def gradients(members: np.ndarray) -> np.ndarray:
+        chunks = gradients_of_groups(certified, evaluated, Groups(members, groups.multiplicity[drawn]), beta)
+        return np.concatenate([found for _, found in chunks], axis=1)
+
+    here = gradients(some)
+    for shuffled in (some[:, ::-1], np.roll(some, 1, axis=1)):
+        if np.linalg.norm(gradients(shuffled) - here) > 1e-9 * np.linalg.norm(here):
             return ordered(count, group_size)
     return groups

@@ -18,8 +18,8 @@ class Declaration(NamedTuple):
     Attributes:
         target: the gradient of its KL term, with the reason where it is none.
         scale: what reduction and advantage multiply it by.
-        reward: the factor on the gradient of E[R]; None: no promise, or of another utility.
-        other_utility: whether the reward is promised to follow another utility than E[R].
+        reward: the factor on the gradient of E[R]; None: no promise, or of something else.
+        other_utility: whether the reward is promised to follow something else than a known multiple of E[R].
     """
 
     target: Target

@@ -1,7 +1,7 @@
 """The exact expectation and variance of an objective's gradient, by summing over all groups of completions."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import jax
@@ -96,8 +96,18 @@ def expectation(
         reduction: stands in for the objective's own, as a linear function of the token losses, so that objectives which
             differ in nothing else share a compiled function. None: the objective's own.
     """
-    means, squares = np.zeros((2, tables.jacobian.shape[-1])), np.zeros(2)
-    for weights, gradients in gradients_of_groups(certified, tables, groups, beta, reduction):
+    return summed(gradients_of_groups(certified, tables, groups, beta, reduction), tables.jacobian.shape[-1])
+
+
+def summed(chunks: Iterable[tuple[np.ndarray, np.ndarray]], size: int) -> Expectation:
+    """Returns mean and variance of what `gradients_of_groups` yields.
+
+    Args:
+        chunks: probabilities of groups and their gradients.
+        size: number of parameters, D.
+    """
+    means, squares = np.zeros((2, size)), np.zeros(2)
+    for weights, gradients in chunks:
         means = means + np.einsum("m,bmd->bd", weights, gradients)
         squares = squares + np.einsum("m,bmd,bmd->b", weights, gradients, gradients)
     variances = np.maximum(squares - np.sum(np.square(means), axis=1), 0)
@@ -160,11 +170,12 @@ def _of_chunk(
 def _carried(slopes: np.ndarray, jacobian: np.ndarray, members: np.ndarray) -> np.ndarray:
     """Carries gradients by scores ``[b, m, G, S]`` on to the parameters ``[b, m, D]``."""
     total = np.zeros((len(slopes), len(members), jacobian.shape[-1]))
-    step = max(1, 2**24 // max(1, jacobian[0].size))
-    for start in range(0, len(members), step):
-        part = slice(start, start + step)
-        for member in range(members.shape[1]):
-            total[:, part] += np.einsum("bms,msd->bmd", slopes[:, part, member], jacobian[members[part, member]])
+    for member, completions in enumerate(members.T):
+        # All groups with the same completion at once, as one product of matrices without a copy of the Jacobian.
+        order = np.argsort(completions, kind="stable")
+        present, starts = np.unique(completions[order], return_index=True)
+        for completion, rows in zip(present, np.split(order, starts[1:]), strict=True):
+            total[:, rows] += slopes[:, rows, member] @ jacobian[completion]
     return total
 
 

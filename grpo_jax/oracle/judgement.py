@@ -37,8 +37,9 @@ class Record(NamedTuple):
             gradient is itself 0 on this policy.
         residual: share of the gradient's norm outside all combinations of known targets.
         reward_distance: relative distance of everything else to what the advantage declares of grad E[R]; None where
-            it declares another utility or nothing.
-        other_utility: whether the advantage declares another utility than E[R].
+            it declares something else, or nothing.
+        other_utility: whether the advantage declares something else than a known multiple of E[R], such as another
+            utility, or E[R] of each prompt times an unknown factor.
         reward_angle: sine of the angle between the gradient of everything else and that of E[R].
         variance: trace of the covariance of the KL term's gradient for one group, per unit of beta squared and of the
             declared scale squared.
@@ -200,6 +201,8 @@ def _sentence(
     if reward_distance is not None and not reward_distance < TOLERANCE:
         return f"WRONG: its reward term is at a relative distance of {reward_distance:.2g} from what it declares."
     if distance is None:
+        if distances["zero"] == 0:
+            return f"is 0 on this policy, exactly: it pulls nowhere. Nothing is declared of it ({target.none})."
         if agrees:
             return f"follows no objective, as declared ({target.none}); {near}."
         return (

@@ -154,7 +154,7 @@ def _groups(records: Sequence[Record]) -> Table:
         table.add_column(heading)
     for record in {(each.advantage, each.degenerate): each for each in records}.values():
         reward = record.reward_distance
-        words = "another utility, or none declared" if reward is None else distance_in_words(reward)
+        words = "no known multiple of it is declared" if reward is None else distance_in_words(reward)
         table.add_row(record.advantage, record.degenerate, _follows(record), words)
     return table
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Key
 
+from grpo_jax.arguments import check_built
 from grpo_jax.kl.controllers import Controller
 from grpo_jax.losses import Objective
 from grpo_jax.statistics import Maximum, Mean, Moments, Statistic
@@ -92,6 +93,7 @@ def learner(
 
     Raises:
         ValueError: for a number below 1, or parts that contradict each other.
+        TypeError: a part that is its own factory, uncalled.
     """
     _validate(objective, controller, reference, micro_batches, updates_per_rollout)
     entropy = objective.needs_entropy or measure_entropy
@@ -214,6 +216,9 @@ def _validate(
     objective: Objective, controller: Controller, reference: Reference, micro_batches: int, updates_per_rollout: int
 ) -> None:
     """Raises ValueError for numbers below 1 and for parts of which one would silently have no effect."""
+    check_built("learner", Objective, objective=objective)
+    check_built("learner", Controller, controller=controller)
+    check_built("learner", Reference, reference=reference)
     for name, value in (("micro_batches", micro_batches), ("updates_per_rollout", updates_per_rollout)):
         if value < 1:
             raise ValueError(f"learner: {name} must be at least 1, got {value}")

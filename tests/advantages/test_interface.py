@@ -83,13 +83,16 @@ def test_rewards_of_low_precision_are_computed_in_float32(dtype):
     np.testing.assert_allclose(actual, [1, -1, 0], atol=1e-6)
 
 
+PER_PROMPT = "E[R] of each prompt, times a positive factor that differs from prompt to prompt"
+
+
 @pytest.mark.parametrize(
     ("advantage", "linear", "target"),
     [
         (gja.centred(), True, "(G-1)/G * E[R]"),
         (gja.leave_one_out(), True, "E[R]"),
         (gja.standardised(), False, "another utility"),
-        (gja.leave_one_out_standardised(), False, "another utility"),
+        (gja.leave_one_out_standardised(), False, PER_PROMPT),
         (gja.max_rl(), False, "another utility"),
         (gja.separately_standardised((1, 1)), False, "another utility"),
         (gja.batch_whitened(), False, "(G-1)/G * E[R], divided by the batch's std"),

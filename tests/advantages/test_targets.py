@@ -37,6 +37,20 @@ def test_max_rl_follows_the_log_likelihood_of_success_cut_off_after_all_members_
     np.testing.assert_allclose(actual, slope * probabilities * (rewards - success), atol=1e-6)
 
 
+@pytest.mark.parametrize("size", [3, 4])
+def test_leave_one_out_standardised_follows_the_expected_reward_of_a_prompt_by_a_factor_of_that_prompt(size):
+    advantage, factors = gja.leave_one_out_standardised(), []
+    for logits in (np.array([0.2, -0.3, 0.5]), np.array([2.0, -1.0, -1.0])):
+        rewards = np.float32([1, 0.2, -0.5])
+        actual, probabilities = expected_gradient(advantage, rewards, logits, size)
+        exact = probabilities * (rewards - probabilities @ rewards)
+        factors.append(actual @ exact / (exact @ exact))
+        np.testing.assert_allclose(actual, factors[-1] * exact, atol=1e-6)
+    assert min(factors) > 0
+    assert abs(factors[0] / factors[1] - 1) > 0.1
+    assert advantage.reward_target.startswith("E[R] of each prompt, times a positive factor")
+
+
 def test_standardised_advantages_follow_another_utility_than_the_expected_reward():
     rewards, logits = np.float32([1, 0.2, -0.5]), np.array([0.2, -0.3, 0.5])
     actual, probabilities = expected_gradient(gja.standardised(), rewards, logits, 3)

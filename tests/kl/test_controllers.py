@@ -99,6 +99,16 @@ def test_proportional_adds_alpha_times_the_error_in_nats():
     assert after(proportional(0.1, 0.5, 0.1), 1.5, 0.5) == pytest.approx(0.11)
 
 
+def test_a_gain_of_a_fifth_suits_a_kl_of_one_nat_and_another_target_needs_another_gain():
+    assert after(proportional(0.1, 1.0, 0.2), 2.0) == pytest.approx(0.12)  # a fifth up at twice the target,
+    assert after(proportional(0.1, 1.0, 0.2), 0.0) == pytest.approx(0.08)  # and a fifth down at no KL at all
+    assert after(proportional(0.1, 5.0, 0.2), 10.0) == pytest.approx(0.2)
+    assert after(proportional(0.1, 5.0, 0.2), 0.0) == pytest.approx(1e-6)
+    assert after(proportional(0.1, 0.05, 0.2), 0.1) == pytest.approx(0.101)
+    assert after(proportional(0.1, 0.05, 0.2), *[0.1] * 69) < 0.2 < after(proportional(0.1, 0.05, 0.2), *[0.1] * 70)
+    assert after(proportional(0.1, 0.05, 0.2 / 0.05), 0.1) == pytest.approx(0.12)
+
+
 def test_proportional_never_turns_negative_however_far_kl_is_below_a_large_target():
     assert after(proportional(0.1, 8.0, 0.3, statistic="nats_per_sequence"), 0.0) == pytest.approx(1e-6)
 

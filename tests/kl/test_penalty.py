@@ -57,10 +57,19 @@ def test_both_charges_the_loss_and_the_return():
     assert term.sequence_cost is None
 
 
-def test_the_return_is_carried_through_gaps_and_does_not_flow_back_from_behind_the_end():
-    values = jnp.array([1.0, 7.0, 2.0, jnp.nan])
-    to_go = kl.penalty(lambda u: u, "to_go").token_cost(tokens(values, mask=[True, False, True, False]))
-    np.testing.assert_allclose(to_go[np.array([0, 2])], [3, 2])
+@pytest.mark.parametrize(
+    ("values", "mask", "expected"),
+    [
+        ([1.0, 7.0, 2.0, np.nan], [1, 0, 1, 0], [3, 2]),
+        ([0.0, 0.0, 1.0], [1, 0, 1], [1, 1]),  # what an environment wrote in between keeps nothing back (verl 7278),
+        ([1.0, 2.0, 3.0], [1, 1, 0], [3, 2]),  # what stands behind the end is nobody's doing,
+        ([1.5, 1.0, 2.0, 2.0], [1, 1, 0, 0], [2.5, 1]),  # padding on the right least of all (TRL 7024)
+    ],
+)
+def test_the_return_is_carried_through_gaps_and_does_not_flow_back_from_behind_the_end(values, mask, expected):
+    mask = np.array(mask, bool)
+    to_go = kl.penalty(lambda u: u, "to_go").token_cost(tokens(values, mask=mask))
+    np.testing.assert_allclose(to_go[mask], expected)
 
 
 def test_the_cost_does_not_touch_the_log_ratios_it_is_computed_from():

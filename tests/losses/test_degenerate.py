@@ -267,6 +267,15 @@ def test_a_batch_of_nothing_but_degenerate_groups_has_loss_zero_and_gradient_zer
         np.testing.assert_array_equal(slope, 0)
 
 
+def test_a_rule_of_ones_own_has_to_say_whether_it_reweights_groups_and_is_believed():
+    half = ("half", lambda group: jnp.full_like(group.spread, 0.5), True, None, 0.0, "groups count by half")
+    with pytest.raises(TypeError, match="reweights"):
+        degenerate.Degenerate(*half)  # pyright: ignore[reportCallIssue]
+    parts = (leave_one_out(), surrogates.reinforce(), reductions.sequence_mean_of_token_sum(), TERMS["k1 to go"])
+    assert objective(*parts, degenerate=degenerate.Degenerate(*half, reweights=True)).target.name == "none"
+    assert objective(*parts, degenerate=degenerate.Degenerate(*half, reweights=False)).target.name == "reverse"
+
+
 def test_every_rule_but_keep_names_its_price():
     for name, rule in RULES.items():
         notes = build("rloo", "k1 to go", rule).notes

@@ -287,6 +287,23 @@ def test_tokens_of_a_tool_are_neither_trained_nor_counted():
     np.testing.assert_allclose(gradient[0], [[-0.25, 0, -0.25], [0.25, 0, 0.25]])
 
 
+TO_GO = objective(
+    advantages.leave_one_out(),
+    surrogates.reinforce(),
+    reductions.sequence_mean_of_token_sum(),
+    kl=kl.penalty(kl.k1, "to_go"),
+)
+
+
+def test_the_kl_after_tokens_of_a_tool_reaches_the_tokens_before_them():
+    """Of log-ratios (0, 5, 1) the middle one is the tool's: the first token is charged 1, by the last one alone."""
+    batch = batch_of([[0.0, 0.0]], tokens=3, ref_log_probs=jnp.array([-1.0, -6.0, -2.0]))
+    batch = batch._replace(mask=batch.mask.at[:, :, 1].set(False))
+    _, gradient, metrics = run(TO_GO, scores_of(batch), batch, 1.0)
+    np.testing.assert_allclose(gradient[0], [[0.5, 0, 0.5]] * 2)
+    np.testing.assert_allclose(metrics["kl"].mean, np.exp(-1), rtol=1e-6)  # k3 of 0 and of 1, not of 5
+
+
 def test_dropped_tokens_stay_in_the_denominator():
     built = objective(
         advantages.leave_one_out(),

@@ -50,7 +50,7 @@ def test_every_panel_is_there_with_title_units_and_its_lines(tmp_path, drawn):
     assert found["Reward"] == {"reward_mean": (list(range(1, 10)), [step / 9 for step in range(1, 10)])}
     assert found["KL to the reference, mean"].keys() == {"kl_mean"}
     assert found["KL to the reference, largest"].keys() == {"kl_max"}
-    assert all(axis.get_xlabel() == "optimizer step" and axis.get_ylabel() for axis in figure.axes)
+    assert all(axis.get_xlabel() == "update" and axis.get_ylabel() for axis in figure.axes)
     assert figure.axes[0].get_legend().get_texts()[0].get_text() == "reward_mean"
 
 

@@ -1,6 +1,7 @@
 """Certificates as a notebook's reader meets them: of an estimator, a KL term, an objective; printed, saved, drawn."""
 
 import dataclasses
+import importlib
 import json
 
 import jax.numpy as jnp
@@ -10,10 +11,10 @@ import pytest
 from grpo_jax import kl
 from grpo_jax.advantages import Advantage, centred, from_function, leave_one_out
 from grpo_jax.losses import degenerate, mismatch, objective, reductions, surrogates
-from grpo_jax.models import Policy
+from grpo_jax.models import Policy, position_tabular
 from grpo_jax.models.count import count_model
-from grpo_jax.oracle import certify, enumerated, random_instance
-from grpo_jax.oracle.certify import check_policy, check_subject
+from grpo_jax.oracle import certify, enumerated, random_instance, tables
+from grpo_jax.oracle.certify import check_policy, check_subject, groups_of
 
 QUICK = {"max_tokens": 2}
 
@@ -88,6 +89,35 @@ def test_a_missing_declaration_is_not_excused_where_a_known_target_is_followed()
     found = certify(term._replace(target=term.target.without("nobody knows")), **QUICK)
     assert not found.on.agrees
     assert "declares nothing (nobody knows), yet" in found.on.sentence
+
+
+def test_a_term_that_is_zero_is_said_to_be_zero_also_where_nothing_is_declared():
+    found = certify(kl.penalty(lambda u: 0 * u, "loss", allow_biased=True), **QUICK)
+    assert found.on.sentence.startswith("pulls nowhere, as declared")
+    assert found.off.sentence.startswith("is 0 on this policy, exactly: it pulls nowhere. Nothing is declared of it (")
+    assert not found.off.wrong
+
+
+def test_many_groups_are_counted_while_they_are_summed(monkeypatch):
+    module, shown = importlib.import_module("grpo_jax.oracle.certify"), []
+    alone = certify(kl.k2, **QUICK)
+    for owner in (module, importlib.import_module("grpo_jax.oracle.exact")):
+        monkeypatch.setattr(owner, "CHUNK", 3)
+    monkeypatch.setattr(module, "track", lambda chunks, *words, **options: shown.append(words) or chunks)
+    counted = certify(kl.k2, **QUICK)
+    groups = int(alone.notes[-1].split(", ")[1].split()[0])
+    assert shown == [(f"{groups} groups {where}-policy", -(-groups // 3)) for where in ("on", "off")]
+    np.testing.assert_allclose(counted.on.variance, alone.on.variance, rtol=1e-12)
+
+
+def test_members_told_apart_are_found_out_from_some_of_the_groups(monkeypatch):
+    for module in ("certify", "exact"):
+        monkeypatch.setattr(importlib.import_module(f"grpo_jax.oracle.{module}"), "CHUNK", 4)
+    evaluated = tables(random_instance(enumerated(position_tabular(3, 1), 1, ())))
+    first = Advantage("first", lambda rewards, mask: jnp.array([1.0, 0.0]) * rewards, True, "E[R] / 2")
+    for advantage, count in ((first, 9), (leave_one_out(), 6)):
+        built = objective(advantage, surrogates.reinforce(), reductions.sequence_mean_of_token_sum())
+        assert len(groups_of(built, evaluated, 2).members) == count
 
 
 def test_coefficients_that_a_declaration_rounds_still_agree_and_others_do_not():

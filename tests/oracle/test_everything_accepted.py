@@ -25,7 +25,7 @@ def instances():
 
 
 def utility_is_another(record):
-    """Whether an advantage that declares another utility than E[R] has one, by a margin."""
+    """Whether what an advantage declares in place of a known multiple of E[R] is found, by a margin."""
     if not record.other_utility:
         return True
     if record.advantage.startswith(PER_PROMPT):

@@ -133,6 +133,15 @@ def test_masks_are_positions_whatever_the_end_and_pad_ids(end_ids, pad_id):
     check_ends(rollout, end_ids, pad_id)
 
 
+def test_a_completion_that_ends_with_the_last_token_of_the_budget_is_finished_and_no_other_of_that_length():
+    generate = jax.jit(sampler(position_tabular(3, 2), categorical(), 40, 2, (1,), 0))
+    ends_last = {"logits": jnp.array([[[0.0, -jnp.inf, 0.0], [0.0, 0.0, 0.0]]])}
+    rollout = generate(ends_last, prompts_for(1), key=KEY)
+    assert rollout.mask.all()
+    np.testing.assert_array_equal(rollout.finished, rollout.tokens[..., -1] == 1)
+    assert 0 < np.mean(rollout.finished) < 1
+
+
 def test_decoding_stops_once_every_row_has_ended():
     steps, policy = [], position_tabular(2, 50)
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from grpo_jax.arguments import check_built
 from grpo_jax.kl.controllers.controller import (
     Controller,
     Scalar,
@@ -96,7 +97,9 @@ def then(schedule: Controller, steps: int, adaptive: Controller) -> Controller:
 
     Raises:
         ValueError: steps is less than 1; both are adaptive and name different KL statistics.
+        TypeError: a controller that is its own factory, uncalled.
     """
+    check_built("then", Controller, schedule=schedule, adaptive=adaptive)
     check_steps("then", steps)
     if schedule.adaptive and adaptive.adaptive and schedule.statistic != adaptive.statistic:
         raise ValueError(
