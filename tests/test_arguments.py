@@ -62,6 +62,7 @@ CASES = {
     ),
     "learner: controller is the function constant": lambda: learner(controller=controllers.constant),
     "learner: reference is the function frozen": lambda: learner(reference=updates.frozen),
+    "learner: optimizer is the function adam": lambda: learner(optimizer=updates.adam),
     "learner: objective is the function objective": lambda: learner(objective=gj.objective),
 }
 for message, build in CASES.items():
@@ -79,7 +80,7 @@ print(len(CASES), "said")
 
 def test_every_place_that_takes_a_part_says_that_a_factory_is_not_one():
     done = subprocess.run([sys.executable, "-c", UNCALLED], capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, done.stdout) == (0, "16 said\n"), done.stderr[-2000:]
+    assert (done.returncode, done.stdout) == (0, "17 said\n"), done.stderr[-2000:]
 
 
 def test_what_is_built_or_absent_is_accepted_and_anything_else_named():

@@ -35,7 +35,7 @@ PANELS = (
     Panel("Strength of the KL term", "beta", ("beta",)),
     Panel("Entropy", "nats per token", ("entropy",)),
     Panel("Completion length", "tokens", ("length*",)),
-    Panel("Degenerate groups", "share of groups, or of the gradient", ("degenerate*",), (-0.02, 1.02)),
+    Panel("Degenerate groups", "share of groups, of gradient", ("degenerate*",), (-0.02, 1.02)),
 )
 """The plots of curves.png, in reading order."""
 

@@ -95,6 +95,7 @@ def learner(
         ValueError: for a number below 1, or parts that contradict each other.
         TypeError: a part that is its own factory, uncalled.
     """
+    check_built("learner", optax.GradientTransformation, optimizer=optimizer)
     _validate(objective, controller, reference, micro_batches, updates_per_rollout)
     entropy = objective.needs_entropy or measure_entropy
     bound = _Learner(score, objective, optimizer, controller, reference, micro_batches, updates_per_rollout, entropy)
