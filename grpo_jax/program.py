@@ -98,8 +98,9 @@ def compile_program(config: Config, objective: Objective | None = None) -> Progr
     groups = batch_sharding(mesh)
     multiple = group_multiple(mesh, micro_batches=config.update.micro_batches)
     ends, pad = parts.task.tokenizer.end_ids, parts.task.tokenizer.pad_id
-    random = sampler(parts.policy, parts.strategy, config.rollout.group_size, parts.max_tokens, ends, pad)
-    best = sampler(parts.policy, greedy(), 1, parts.max_tokens, ends, pad)
+    decoding = {"slots": config.rollout.slots, "shards": group_multiple(mesh)}
+    random = sampler(parts.policy, parts.strategy, config.rollout.group_size, parts.max_tokens, ends, pad, **decoding)
+    best = sampler(parts.policy, greedy(), 1, parts.max_tokens, ends, pad, **decoding)
 
     def placed(build: Callable[[Score], Callable], **options: Any) -> Callable:
         def function(frozen, state, rollout, batch):
@@ -189,6 +190,12 @@ def _check(config: Config) -> None:
         raise ValueError(
             f"rollout.group_size is {config.rollout.group_size}: with one completion there is nothing to compare it "
             "with and every advantage is 0; give at least 2"
+        )
+    rows = config.rollout.prompts * config.rollout.group_size
+    if config.rollout.slots is not None and not 1 <= config.rollout.slots < rows:
+        raise ValueError(
+            f"rollout.slots is {config.rollout.slots}; give at least 1 and fewer than the {rows} completions of a "
+            "batch, or leave it out to decode all at once"
         )
     if not 0 < config.warm_start.learning_rate < float("inf"):
         raise ValueError(f"warm_start.learning_rate is {config.warm_start.learning_rate}; give a positive number")

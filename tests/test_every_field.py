@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -86,6 +87,7 @@ FLIPS = {
     "rollout.top_k": Flip(2),
     "rollout.top_p": Flip(0.3),
     "rollout.resample_rounds": Flip(2),
+    "rollout.slots": Flip(5),
     "reward.functions": Flip("tests.runs:odd,countdown=0.5"),
     "reward.timeout": Flip(5.0),
     "reward.overlong_cache": Flip(2),
@@ -275,6 +277,15 @@ def sampled(config, **_):
     return shape, chosen, parts.strategy.temperature, collected_rounds(config, parts)
 
 
+def sampling_program(config, **_):
+    """The compiled samplers as jaxprs: how many rows decode at a time."""
+    program = compiled(config)
+    width = (program.rows, program.parts.task.max_prompt_tokens)
+    prompts = Prompts(np.zeros(width, np.int32), np.ones(width, bool))
+    samplers = (partial(each, key=jax.random.key(0)) for each in (program.generate, program.answer))
+    return [jax.make_jaxpr(each)(program.shapes.params, prompts) for each in samplers]
+
+
 def collected_rounds(config, parts):
     """How many rounds a collector samples where no group is ever informative."""
     rollout = config.rollout
@@ -378,6 +389,7 @@ OBSERVED = {
     "model.lora_alpha": adapted,
     "model.lora_targets": adapted,
     "rollout": sampled,
+    "rollout.slots": sampling_program,
     "reward": rewarded,
     "reward.timeout": reward_functions,
     "objective": gradient,

@@ -76,6 +76,8 @@ def assert_near(one, other, rtol=1e-4, atol=1e-5):
         ({"rollout.prompts": 0}, "rollout.prompts is 0; give at least 1"),
         ({"rollout.max_tokens": 0}, "rollout.max_tokens is 0; give at least 1"),
         ({"rollout.resample_rounds": -1}, "rollout.resample_rounds is -1; give at least 0"),
+        ({"rollout.slots": 0}, "rollout.slots is 0; give at least 1 and fewer than the 32 completions"),
+        ({"rollout.slots": 32}, "rollout.slots is 32; give at least 1 and fewer than the 32 completions"),
         ({"beta.value": -1.0}, "beta=-1.0"),
         ({"objective.kl": "none"}, "beta.value=0.02 has no effect with objective.kl=none"),
         ({"reference.kind": "ema", "beta.value": 0.0}, "reference.kind=ema has no effect with beta.value=0"),
@@ -130,9 +132,9 @@ def test_beta_zero_stores_no_reference_and_computes_none():
     assert with_reference - products(without.update, without.shapes, rollout, batch) == forward > 0
 
 
-@pytest.mark.parametrize("mesh", ["data=8", "data=4,fsdp=2"])
-def test_eight_devices_sample_and_learn_what_one_does(mesh, one_device):
-    program = compiled(changed(TINY, {"mesh": mesh}), devices=8)
+@pytest.mark.parametrize("values", [{"mesh": "data=8"}, {"mesh": "data=4,fsdp=2", "rollout.slots": 16}])
+def test_eight_devices_sample_and_learn_what_one_does(values, one_device):
+    program = compiled(changed(TINY, values), devices=8)
     assert len(program.shapes.params["embedding"].sharding.device_set) == 8
     step = stepped(program, one_device.before)
     np.testing.assert_array_equal(step.found.rollout.tokens, one_device.found.rollout.tokens)

@@ -104,6 +104,8 @@ class RolloutConfig:
         top_p: sample among the most likely tokens that hold this probability. None: all.
         resample_rounds: replace groups with equal rewards by new prompts, sampling at most so many extra rounds. This
             conditions the prompts on being neither too easy nor too hard. 0: never.
+        slots: most completions that decode at a time; one that ends makes room for the next. For lengths that differ
+            much, where all at once do not fit or keep the devices busy. None: all at once.
     """
 
     prompts: int = 32
@@ -113,6 +115,7 @@ class RolloutConfig:
     top_k: int | None = None
     top_p: float | None = None
     resample_rounds: int = 0
+    slots: int | None = None
 
 
 @dataclass(frozen=True)
