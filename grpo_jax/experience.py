@@ -12,6 +12,7 @@ from grpo_jax.components import Parts
 from grpo_jax.rewards import Rewards, score_each, weighted_sum
 from grpo_jax.tasks import Example, columns_of, completion_ids, decode, encode_prompts, for_rewards
 from grpo_jax.types import Batch, Params, Prompts, Rollout
+from grpo_jax.updates import pack
 
 Generate = Callable[..., Rollout]
 """``(params, prompts, *, key) -> Rollout``, compiled and placed on the mesh."""
@@ -21,14 +22,14 @@ class Experience(NamedTuple):
     """What one update learns from, as NumPy arrays.
 
     Attributes:
-        rollout: the completions ``[P, G, T]``; padding groups last.
+        rollout: the completions ``[P, G, T]``, packed if asked for; padding groups last.
         batch: rewards, masks and the sampler's record.
         prompts: the prompts' texts, P without padding.
         completions: the completions' texts, group by group.
         consumed: training problems used up, kept or not.
         rounds: times that completions were sampled.
-        measures: share of completions that ended by themselves, "finished"; and where there are several rewards, the
-            mean of each by its name.
+        measures: share of completions that ended by themselves, "finished"; where there are several rewards, the mean
+            of each by its name; where completions are packed, the share of positions that hold none, "padding".
     """
 
     rollout: Rollout
@@ -50,6 +51,7 @@ class Collector(NamedTuple):
         rows: rows of the compiled arrays, P rounded up to what the mesh needs.
         group_size: completions per prompt, G.
         extra_rounds: most rounds that replace degenerate groups.
+        packing_widths: sizes that the bins of packed completions may have, see ``pack``. None: they are not packed.
     """
 
     parts: Parts
@@ -58,6 +60,7 @@ class Collector(NamedTuple):
     rows: int
     group_size: int
     extra_rounds: int
+    packing_widths: int | None = None
 
     def collect(self, params: Params, position: int, *, key: Key[Array, ""]) -> Experience:
         """Samples and scores the training problems from ``position`` on.
@@ -79,6 +82,7 @@ class Collector(NamedTuple):
         order = np.argsort(~_live(self.parts, found), kind="stable") if rounds > 1 else np.arange(self.groups)
         chosen = _picked(found, order[: self.groups])
         rollout, batch = _padded((chosen.rollout, chosen.batch), self.rows)
+        rollout = rollout if self.packing_widths is None else pack(rollout, self.packing_widths)
         return Experience(
             rollout,
             batch,
@@ -86,7 +90,7 @@ class Collector(NamedTuple):
             chosen.completions,
             consumed=rounds * self.groups,
             rounds=rounds,
-            measures=_measures(chosen),
+            measures=_measures(chosen) | _padding(rollout),
         )
 
     def _round(self, params: Params, start: int, key: Any) -> "_Scored":
@@ -169,6 +173,12 @@ def _measures(found: _Scored) -> dict[str, float]:
             if known.size:
                 measures[f"reward_of_{name}"] = float(np.mean(known, dtype=np.float64))
     return measures
+
+
+def _padding(rollout: Rollout) -> dict[str, float]:
+    if rollout.packing is None:
+        return {}
+    return {"padding": float(np.mean(np.asarray(rollout.packing.members) == 0))}
 
 
 def _live(parts: Parts, found: _Scored) -> np.ndarray:

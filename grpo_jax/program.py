@@ -175,6 +175,7 @@ def _check(config: Config) -> None:
         "warm_start.check_every": (config.warm_start.check_every, 1),
         "evaluation.examples": (config.evaluation.examples, 1),
         "evaluation.every": (config.evaluation.every, 0),
+        "update.packing_widths": (1 if config.update.packing_widths is None else config.update.packing_widths, 1),
         "update.max_rejected": (config.update.max_rejected, 1),
         "steps": (config.steps, 1),
         "seed": (config.seed, 0),

@@ -141,7 +141,13 @@ def _loop(run: Run, state: TrainState, show: Progress) -> TrainState:
     config, program = run.config, run.program
     rollout = config.rollout
     collector = Collector(
-        program.parts, program.generate, rollout.prompts, program.rows, rollout.group_size, rollout.resample_rounds
+        program.parts,
+        program.generate,
+        rollout.prompts,
+        program.rows,
+        rollout.group_size,
+        rollout.resample_rounds,
+        config.update.packing_widths,
     )
     while (done := int(state.step) // config.update.updates_per_rollout) < config.steps:
         began, step, position = time.monotonic(), done + 1, int(state.position)

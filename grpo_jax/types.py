@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import chex
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 Params = Any
@@ -33,6 +34,54 @@ class Prompts(NamedTuple):
         return self
 
 
+class Packing(NamedTuple):
+    """Where a group's tokens stand once its completions are laid end to end in B bins of S positions.
+
+    A completion stands in one bin from its first token to its last unmasked one, in order; what follows is padding and
+    stands nowhere. ``grpo_jax.updates.pack`` makes one.
+
+    Attributes:
+        members: number of the completion that a position's token belongs to, counted from 1; 0 where none stands, so
+            that a group of zeros is empty ``[P, B, S]``.
+        steps: which of the completion's tokens it is, counted from 0; not read where none stands ``[P, B, S]``.
+    """
+
+    members: Int[Array, "P B S"]
+    steps: Int[Array, "P B S"]
+
+    def check(self, mask: Bool[Array | np.ndarray, "P G T"]) -> "Packing":
+        """Returns itself; raises AssertionError for a wrong shape, ValueError where completions do not stand as said.
+
+        Args:
+            mask: the rollout's mask; where it and the packing are NumPy arrays, what they hold is checked too.
+        """
+        chex.assert_rank(self, 3)
+        chex.assert_equal_shape(self)
+        chex.assert_equal_shape_prefix([self.members, mask], 1)
+        if all(isinstance(leaf, np.ndarray) for leaf in (*self, mask)):
+            wrong = np.flatnonzero(~np.asarray(self.holds(mask)))
+            if wrong.size:
+                raise ValueError(
+                    f"Rollout.packing does not hold every completion of the groups {wrong[:8].tolist()} once, whole "
+                    "and in order; make it with grpo_jax.updates.pack after the mask has its last form"
+                )
+        return self
+
+    def holds(self, mask: Bool[Array | np.ndarray, "P G T"]) -> Bool[Array | np.ndarray, " P"]:
+        """Returns for each group whether every completion of the mask stands in it once, whole and in order."""
+        numbers = np.arange(1, mask.shape[1] + 1)[None, None, None]
+        stands = self.members > 0
+        begins = self.steps == 0
+        follows = (self.members[..., 1:] == self.members[..., :-1]) & (self.steps[..., 1:] == self.steps[..., :-1] + 1)
+        ordered = (begins | ~stands)[..., 0].all(-1) & (begins[..., 1:] | ~stands[..., 1:] | follows).all((-1, -2))
+        own = self.members[..., None] == numbers
+        lengths = (mask * np.arange(1, mask.shape[2] + 1)[None, None]).max(-1)
+        starts, counts = (own & begins[..., None]).sum((1, 2)), own.sum((1, 2))
+        whole = (starts == (counts > 0)) & (counts >= lengths) & (counts <= mask.shape[2])
+        known = ((self.members >= 0) & (self.members <= mask.shape[1])).all((-1, -2))
+        return ordered & whole.all(-1) & known
+
+
 class Rollout(NamedTuple):
     """Completions sampled for every prompt, and what the sampler thought of them.
 
@@ -43,6 +92,8 @@ class Rollout(NamedTuple):
         log_probs: the sampler's log-probability of each token under its temperature-scaled full-vocabulary
             distribution ``[P, G, T]``, also where top-k or top-p restricted the choice; 0 where masked.
         finished: True where the completion ended with an end token, False where the budget cut it ``[P, G]``.
+        packing: how a policy may lay the completions out to score them, so that padding costs nothing. It changes no
+            score, and a policy that has no use for it ignores it. None: as they stand.
     """
 
     prompts: Prompts
@@ -50,6 +101,7 @@ class Rollout(NamedTuple):
     mask: Bool[Array, "P G T"]
     log_probs: Float[Array, "P G T"]
     finished: Bool[Array, "P G"]
+    packing: Packing | None = None
 
     def check(self) -> "Rollout":
         """Returns itself; raises AssertionError when shapes or dtypes are not those documented."""
@@ -59,6 +111,8 @@ class Rollout(NamedTuple):
         chex.assert_shape(self.finished, self.tokens.shape[:2])
         chex.assert_equal_shape_prefix([self.prompts.tokens, self.tokens], 1)
         chex.assert_type([self.mask, self.finished], bool)
+        if self.packing is not None:
+            self.packing.check(self.mask)
         return self
 
 

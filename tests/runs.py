@@ -41,7 +41,7 @@ def odd(prompts, completions, **columns):
 
 def compiled(config, objective=None, devices=1):
     """The program of a run on some devices, with the reward ``odd``; equal runs but for their length share one."""
-    update = replace(config.update, max_rejected=2)
+    update = replace(config.update, max_rejected=2, packing_widths=None)
     evaluation = replace(config.evaluation, every=0)
     rollout = replace(config.rollout, resample_rounds=0)
     same = replace(TINY, **{name: getattr(config, name) for name in ("task", "model", "reward")}, rollout=rollout)

@@ -77,6 +77,7 @@ FLIPS = {
     "model.remat_layers": Flip(True),
     "model.dtype": Flip("bfloat16"),
     "model.logits_per_chunk": Flip(1),
+    "model.attention_logits_per_chunk": Flip(1),
     "model.lora_rank": Flip(1, FILE),
     "model.lora_alpha": Flip(0.5, FILE | {"model.lora_rank": 1}),
     "model.lora_targets": Flip("query,down", FILE | {"model.lora_rank": 1}),
@@ -141,6 +142,7 @@ FLIPS = {
     "update.max_norm": Flip(1e-9),
     "update.updates_per_rollout": Flip(2),
     "update.micro_batches": Flip(2),
+    "update.packing_widths": Flip(2),
     "update.max_rejected": Flip(3),
     "warm_start.steps": Flip(7),
     "warm_start.batch": Flip(5),
@@ -295,6 +297,23 @@ def collected_rounds(config, parts):
     return experience.rounds, experience.rollout.tokens.shape
 
 
+class Stop(Exception):
+    """A run is stopped here: what was to be seen is seen."""
+
+
+def packed(config, folder, monkeypatch):
+    """How the completions of a run's first batch are laid out where they reach the devices."""
+    seen = []
+
+    def place(tree):
+        seen.append(tree[0].packing)
+        raise Stop
+
+    with pytest.raises(Stop):
+        trained(config, folder, monkeypatch, lambda program: program._replace(place=place))
+    return seen
+
+
 def rewarded(config, **_):
     """The rewards of completions of every length."""
     parts = build(config)
@@ -398,6 +417,7 @@ OBSERVED = {
     "update": optimizer_steps,
     "update.updates_per_rollout": update_program,
     "update.micro_batches": update_program,
+    "update.packing_widths": packed,
     "update.max_rejected": rejections,
     "warm_start": warm_start_calls,
     "evaluation.examples": problems_evaluated,

@@ -12,7 +12,7 @@ from grpo_jax.models import DecoderConfig, pretrained
 from grpo_jax.tasks import PretrainedTokenizer, pretrained_tokenizer
 from grpo_jax.types import Params
 
-_NUMERICS = ("scan_layers", "remat_layers", "dtype", "logits_per_chunk")
+_NUMERICS = ("scan_layers", "remat_layers", "dtype", "logits_per_chunk", "attention_logits_per_chunk")
 """Fields of the decoder that a checkpoint does not decide."""
 _OURS = ("path", "lora_rank", "lora_alpha", "lora_targets", *_NUMERICS)
 

@@ -66,6 +66,7 @@ class ModelConfig:
         remat_layers: recompute each layer in the backward pass instead of keeping what it computed: less memory.
         dtype: what blocks compute in; parameters and log-probs are float32.
         logits_per_chunk: most logits that scoring holds at a time.
+        attention_logits_per_chunk: most logits of attention that a layer holds at a time while scoring.
         lora_rank: train adapters of this rank beside the frozen pretrained model; the reference is the model as loaded.
             None: train the whole model.
         lora_alpha: alpha / rank multiplies what they add. None: twice the rank.
@@ -86,6 +87,7 @@ class ModelConfig:
     remat_layers: bool = False
     dtype: Literal["float32", "bfloat16"] = "float32"
     logits_per_chunk: int = 2**23
+    attention_logits_per_chunk: int = 2**26
     lora_rank: int | None = None
     lora_alpha: float | None = None
     lora_targets: str | None = None
@@ -285,6 +287,9 @@ class UpdateConfig:
         max_norm: largest norm of the gradient, > 0.
         updates_per_rollout: optimizer steps on each batch of completions.
         micro_batches: parts that a batch is taken in, to save memory; changes nothing else.
+        packing_widths: lay the completions of a group end to end in bins, so that what is computed are their tokens and
+            hardly their padding; changes nothing else. The bins' width is one of so many sizes up to the budget: more
+            fit closer, and compile more often; 8 is usual. None: a completion is as wide as the budget.
         max_rejected: stop after so many updates in a row with a loss or gradient that is not finite.
     """
 
@@ -294,6 +299,7 @@ class UpdateConfig:
     max_norm: float = 1.0
     updates_per_rollout: int = 1
     micro_batches: int = 1
+    packing_widths: int | None = None
     max_rejected: int = 5
 
 

@@ -88,6 +88,8 @@ class DecoderConfig:
             float64, as the oracle has them, are computed with in float64 throughout, whatever this says.
         logits_per_chunk: scoring runs the head over as many positions at a time as keep ``[P G c V]`` at or under this
             many logits (at least one position), recomputing them in the backward pass where there are several chunks.
+        attention_logits_per_chunk: scoring attends with as many queries of every row at a time as keep the logits of
+            all heads and keys at or under this many (at least one query), recomputing them likewise.
         rope_scaling: changes the rotary frequencies of layers without a window; None: not at all.
         input_bias: whether query, key and value have biases (Qwen 2).
         head_norm: whether every head's query and key are normalised before they are rotated (Qwen 3, Gemma 3).
@@ -115,6 +117,7 @@ class DecoderConfig:
     remat_layers: bool = False
     dtype: str = "float32"
     logits_per_chunk: int = 2**23
+    attention_logits_per_chunk: int = 2**26
     rope_scaling: RopeScaling | None = None
     input_bias: bool = False
     head_norm: bool = False
@@ -128,8 +131,8 @@ class DecoderConfig:
     window_rope_theta: float | None = None
 
     def __post_init__(self) -> None:
-        counts = ("vocabulary_size", "layers", "width", "heads", "kv_heads", "head_dim", "hidden", "logits_per_chunk")
-        for name in (*counts, "window"):
+        counts = ("vocabulary_size", "layers", "width", "heads", "kv_heads", "head_dim", "hidden")
+        for name in (*counts, "logits_per_chunk", "attention_logits_per_chunk", "window"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"DecoderConfig.{name} is {getattr(self, name)}; give at least 1")
         for name in ("rope_theta", "norm_epsilon", "embedding_scale", "query_scale", "window_rope_theta"):

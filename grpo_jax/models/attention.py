@@ -1,6 +1,6 @@
 """Grouped-query attention over several sources of keys, and rotary positions; one sequence at a time."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -65,6 +65,42 @@ def attend(query: Float[Array, "T K R D"], sources: Sequence[Source]) -> Float[A
     context = sum(_read(x, source.memory) for x, source in zip(weights, sources, strict=True))
     safe = jnp.where(denominator > 0, denominator, 1)
     return jnp.einsum("ktrd->tkrd", context / safe[..., None]).astype(query.dtype)
+
+
+def attend_in_chunks(
+    query: Float[Array, "T K R D"], marks: Any, sources: Callable[[Any], Sequence[Source]], queries_per_chunk: int
+) -> Float[Array, "T K R D"]:
+    """Attends with a few queries at a time, so that logits ``[K, T, R, S]`` never exist as a whole.
+
+    Each chunk is one softmax over all its keys, so nothing is approximated and nothing has to be merged. Chunks run one
+    after another and are recomputed in the backward pass; a single one is kept.
+
+    Args:
+        query: ``[T, K, R, D]``.
+        marks: pytree of ``[T, ...]``, what the masks read of each query.
+        sources: ``marks of c queries -> sources`` with masks ``[c, S]``, made where they are used and never kept.
+        queries_per_chunk: how many queries to hold logits for at once, >= 1.
+
+    Returns:
+        What ``attend(query, sources(marks))`` returns, up to rounding.
+    """
+    length = query.shape[0]
+    count = -(-length // queries_per_chunk)
+    if count == 1:
+        return attend(query, sources(marks))
+    size = -(-length // count)
+
+    def split(x: Array) -> Array:
+        padding = [(0, count * size - length)] + [(0, 0)] * (x.ndim - 1)
+        return jnp.pad(x, padding).reshape(count, size, *x.shape[1:])
+
+    def attend_some(some: tuple) -> Array:
+        query, marks = some
+        return attend(query, sources(marks))
+
+    # the loop itself keeps XLA from merging the recomputation with the first computation
+    chunks = jax.lax.map(jax.checkpoint(attend_some, prevent_cse=False), jax.tree.map(split, (query, marks)))
+    return chunks.reshape(count * size, *query.shape[1:])[:length]
 
 
 def _logits(query: Float[Array, "T K R D"], source: Source) -> Float[Array, "K T R S"]:

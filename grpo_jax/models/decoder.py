@@ -9,9 +9,10 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from grpo_jax.models.architecture import DecoderConfig
-from grpo_jax.models.attention import KeyValues, Source, attend
+from grpo_jax.models.attention import KeyValues, Source, attend, attend_in_chunks
 from grpo_jax.models.policy import Policy, Prefix
 from grpo_jax.models.scoring import score_positions
+from grpo_jax.models.segments import Marks, Rows, near, put_back, readable, rows_of
 from grpo_jax.models.transformer import Network
 from grpo_jax.types import Params, Prompts, Rollout, Scores
 
@@ -104,7 +105,7 @@ class _Decoder(NamedTuple):
                 values=write(cache.values, own.values.astype(cache.values.dtype), axis=3),
             )
             behind = jnp.broadcast_to((step - jnp.arange(columns)) % columns, (*t.shape, columns))
-            readable = _near(behind <= t[..., None], behind, window)
+            readable = near(behind <= t[..., None], behind, window)
             return _attend_members(query, own, readable, prompt, _prompt_readable(prefix.mask, t, window)), own
 
         positions = prefix.lengths[:, None] + t
@@ -122,89 +123,84 @@ class _Decoder(NamedTuple):
         ref_params: Params | None = None,
     ) -> Scores:
         """Scores a rollout's tokens; see ``Policy``."""
-        tokens, mask = rollout.tokens, rollout.mask
-        features, networks = {"hidden": self._predictors(params, rollout)}, {"hidden": self._network(params)}
+        rows, prompts = rows_of(rollout), rollout.prompts
+        features, networks = {"hidden": self._predictors(params, prompts, rows)}, {"hidden": self._network(params)}
         if ref_params is not None:
             frozen = jax.lax.stop_gradient(ref_params)
-            features["ref_hidden"], networks["ref_hidden"] = self._predictors(frozen, rollout), self._network(frozen)
+            features["ref_hidden"] = self._predictors(frozen, prompts, rows)
+            networks["ref_hidden"] = self._network(frozen)
 
         def logits(of: str):
             return lambda features: networks[of].logits(features[of]) / temperature
 
-        logits_per_position = tokens.shape[0] * tokens.shape[1] * self.config.vocabulary_size
-        return score_positions(
+        logits_per_position = rows.tokens.shape[0] * rows.tokens.shape[1] * self.config.vocabulary_size
+        scores = score_positions(
             logits("hidden"),
             None if ref_params is None else logits("ref_hidden"),
-            tokens,
-            mask,
+            rows.tokens,
+            rows.mask,
             features,
             entropy=entropy,
             positions_per_chunk=max(1, self.config.logits_per_chunk // logits_per_position),
         )
+        return jax.tree.map(lambda values: put_back(values, rollout), scores)
 
     def _network(self, params: Params) -> Network:
         return nnx.merge(self.graphdef, params)
+
+    def _queries_per_chunk(self, rows: int, keys: int) -> int:
+        return max(1, self.config.attention_logits_per_chunk // (rows * self.config.heads * keys))
 
     def _read_prompts(self, params: Params, prompts: Prompts) -> tuple[Float[Array, "P width"], Any]:
         """Returns the hidden state at each prompt's last token, and keys and values per layer."""
         tokens, mask = prompts
         groups, width = mask.shape
-        earlier = jnp.tril(jnp.ones((width, width), bool))[None] & mask[:, None]
         positions = jnp.cumsum(mask, axis=1) - 1
+        marks = Marks(mask.astype(jnp.int32), positions)
+        size = self._queries_per_chunk(groups, width)
 
         def attention(_: None, window: Any, query: Array, key: Array, value: Array):
             query, own = _rows((groups, width), query, key, value)
-            readable = _near(earlier, positions[:, :, None] - positions[:, None], window)
-            attended = jax.vmap(lambda query, own, mask: attend(query, (Source(own, mask),)))(query, own, readable)
-            return attended.reshape(groups * width, -1, self.config.head_dim), own
+
+            def one(query: Array, own: KeyValues, marks: Marks) -> Array:
+                sources = lambda some: (Source(own, readable(some, marks, window)),)  # noqa: E731
+                return attend_in_chunks(query, marks, sources, size)
+
+            return jax.vmap(one)(query, own, marks).reshape(groups * width, -1, self.config.head_dim), own
 
         safe = jnp.where(mask, tokens, 0)
         hidden, memory = self._network(params)(safe.reshape(-1), positions.reshape(-1), attention, None)
         last = jnp.max(jnp.where(mask, jnp.arange(width)[None], 0), axis=1)
-        return hidden.reshape(groups, width, -1)[jnp.arange(groups), last], memory
+        # under vmap the groups stay apart, and no device asks another for its own
+        return jax.vmap(lambda hidden, last: hidden[last])(hidden.reshape(groups, width, -1), last), memory
 
-    def _predictors(self, params: Params, rollout: Rollout) -> Float[Array, "P G T width"]:
+    def _predictors(self, params: Params, prompts: Prompts, rows: Rows) -> Float[Array, "P B S width"]:
         """Returns the hidden state that predicts each completion token: the one before it."""
-        prompts, mask = rollout.prompts, rollout.mask
         last, memory = self._read_prompts(params, prompts)
-        steps = jnp.arange(mask.shape[2])
-        behind = steps[:, None] - steps[None]
+        shape, steps = rows.tokens.shape, rows.marks.steps
+        size = self._queries_per_chunk(shape[0] * shape[1], shape[2] + prompts.mask.shape[1])
 
         def attention(prompt: KeyValues, window: Any, query: Array, key: Array, value: Array):
-            query, own = _rows(mask.shape, query, key, value)
-            readable = _near(behind >= 0, behind, window)
-            return _attend_groups(query, own, readable, prompt, _prompt_mask(prompts.mask, steps, window)), own
+            query, own = _rows(shape, query, key, value)
+            return _attend_rows(query, own, rows.marks, prompt, prompts.mask, window, size), own
 
-        positions = _lengths(prompts.mask)[:, None, None] + jnp.arange(mask.shape[2])[None, None]
-        positions = jnp.broadcast_to(positions, mask.shape)
-        # a masked position before an unmasked one is context that somebody else wrote: read, not scored
-        read = jax.lax.cummax(mask.astype(jnp.int32), axis=2, reverse=True) > 0
-        safe = jnp.where(read, rollout.tokens, 0)
-        hidden, _ = self._network(params)(safe.reshape(-1), positions.reshape(-1), attention, memory)
-        hidden = hidden.reshape(*mask.shape, -1)
-        first = jnp.broadcast_to(last[:, None, None], (*mask.shape[:2], 1, last.shape[-1]))
-        return jnp.concatenate([first, hidden[:, :, :-1]], axis=2)
+        lengths = _lengths(prompts.mask)[:, None, None]
+        positions = lengths + (steps[None, None] if steps.ndim == 1 else steps)
+        positions = jnp.broadcast_to(positions, shape).reshape(-1)
+        hidden, _ = self._network(params)(rows.tokens.reshape(-1), positions, attention, memory)
+        before = jnp.pad(hidden.reshape(*shape, -1)[:, :, :-1], ((0, 0), (0, 0), (1, 0), (0, 0)))
+        begins = jnp.broadcast_to(steps == 0, shape)[..., None]
+        return jnp.where(begins, last[:, None, None], before)
 
 
 def _lengths(mask: Bool[Array, "P L"]) -> Int[Array, " P"]:
     return jnp.sum(mask, axis=1, dtype=jnp.int32)
 
 
-def _near(readable: Bool[Array, "*shape"], behind: Int[Array, "*shape"], window: Any) -> Bool[Array, "*shape"]:
-    """Restricts what may be read to keys less than a window behind the query."""
-    return readable if window is None else readable & (behind < window)
-
-
-def _prompt_mask(mask: Bool[Array, "P L"], steps: Int[Array, " T"], window: Any) -> Bool[Array, "P T L"]:
-    """Returns which prompt tokens completion tokens number ``steps`` may read."""
-    behind = (_lengths(mask)[:, None] - jnp.cumsum(mask, axis=1) + 1)[:, None] + steps[None, :, None]
-    return _near(jnp.broadcast_to(mask[:, None], behind.shape), behind, window)
-
-
 def _prompt_readable(mask: Bool[Array, "P L"], t: Int[Array, "P G"], window: Any) -> Bool[Array, "P G L"]:
     """Returns which prompt tokens completion token number t of each member may read."""
     behind = (_lengths(mask)[:, None] - jnp.cumsum(mask, axis=1))[:, None] + t[..., None] + 1
-    return _near(jnp.broadcast_to(mask[:, None], behind.shape), behind, window)
+    return near(jnp.broadcast_to(mask[:, None], behind.shape), behind, window)
 
 
 def _rows(
@@ -219,23 +215,6 @@ def _rows(
     return query.reshape(*shape, kv_heads, -1, head_dim), own
 
 
-def _attend_groups(
-    query: Float[Array, "P G T K R D"],
-    own: KeyValues,
-    own_mask: Bool[Array, "T S"],
-    prompt: KeyValues,
-    prompt_mask: Bool[Array, "P T L"],
-) -> Float[Array, "N H D"]:
-    """Lets every member of every group read its group's prompt, which stays one operand, and its own tokens."""
-
-    def one(query: Array, own: KeyValues, prompt: KeyValues, mask: Bool[Array, "T L"]) -> Array:
-        return attend(query, (Source(prompt, mask), Source(own, own_mask)))
-
-    members = jax.vmap(one, in_axes=(0, 0, None, None))
-    context = jax.vmap(members)(query, own, prompt, prompt_mask)
-    return context.reshape(-1, query.shape[3] * query.shape[4], query.shape[5])
-
-
 def _attend_members(
     query: Float[Array, "P G 1 K R D"],
     own: KeyValues,
@@ -243,11 +222,35 @@ def _attend_members(
     prompt: KeyValues,
     prompt_mask: Bool[Array, "P G L"],
 ) -> Float[Array, "N H D"]:
-    """Like ``_attend_groups``, for one token of every member and with masks of its own."""
+    """Lets one token of every member read its group's prompt, which stays one operand, and its own tokens."""
 
     def one(query: Array, own: KeyValues, own_mask: Bool[Array, " S"], prompt: KeyValues, mask: Bool[Array, " L"]):
         return attend(query, (Source(prompt, mask[None]), Source(own, own_mask[None])))
 
     members = jax.vmap(one, in_axes=(0, 0, 0, None, 0))
     context = jax.vmap(members)(query, own, own_mask, prompt, prompt_mask)
+    return context.reshape(-1, query.shape[3] * query.shape[4], query.shape[5])
+
+
+def _attend_rows(
+    query: Float[Array, "P B S K R D"],
+    own: KeyValues,
+    marks: Marks,
+    prompt: KeyValues,
+    prompt_mask: Bool[Array, "P L"],
+    window: Any,
+    queries_per_chunk: int,
+) -> Float[Array, "N H D"]:
+    """Lets every token of every row read its group's prompt, one operand, and its own completion up to itself."""
+
+    def one(query: Array, own: KeyValues, marks: Marks, prompt: KeyValues, mask: Bool[Array, " L"]) -> Array:
+        def sources(some: Marks) -> tuple[Source, Source]:
+            read = _prompt_readable(mask[None], some.steps[None], window)[0]
+            return Source(prompt, read), Source(own, readable(some, marks, window))
+
+        return attend_in_chunks(query, marks, sources, queries_per_chunk)
+
+    each = 0 if marks.steps.ndim == 3 else None
+    rows = jax.vmap(one, in_axes=(0, 0, each, None, None))
+    context = jax.vmap(rows, in_axes=(0, 0, each, 0, 0))(query, own, marks, prompt, prompt_mask)
     return context.reshape(-1, query.shape[3] * query.shape[4], query.shape[5])

@@ -40,7 +40,8 @@ class Policy(NamedTuple):
             its place, and what the cache holds of the one before is not read.
         score: ``(params, rollout, temperature, *, entropy=False, ref_params=None) -> Scores``. Log-probabilities of
             a rollout's tokens under ``logits / temperature``, 0 where masked; the gradient is exact, through prompt and
-            completions alike. Entropy only when asked, exact KL to a reference only when given its params.
+            completions alike. Entropy only when asked, exact KL to a reference only when given its params. The
+            rollout's packing may change what is computed, never what is returned.
         logical_axes: ``() -> pytree`` like params, a tuple with one axis name, or None, per dimension as each leaf.
         vocabulary_size: number of token ids.
         row_axis: which axis of the leaves of ``Prefix.memory`` is P, and of the cache the first of P, G: 1 where layers

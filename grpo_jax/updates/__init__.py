@@ -4,6 +4,7 @@ from grpo_jax.updates.gradient_share import gradient_share
 from grpo_jax.updates.learner import Learner, Score, learner
 from grpo_jax.updates.micro_batches import accumulate_gradient, join_groups, map_groups, pad_groups, split_groups
 from grpo_jax.updates.optimizers import Step, adam, adamw, guarded_step, trainable_only, warmed_up
+from grpo_jax.updates.packing import pack
 from grpo_jax.updates.reference import (
     Reference,
     assert_not_aliased,
@@ -36,6 +37,7 @@ __all__ = [
     "join_groups",
     "learner",
     "map_groups",
+    "pack",
     "pad_groups",
     "reference_scores",
     "split_groups",

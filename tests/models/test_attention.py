@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_jax.models.attention import KeyValues, Source, attend, rotate, rotation
+from grpo_jax.models.attention import KeyValues, Source, attend, attend_in_chunks, rotate, rotation
 
 T, K, R, D, S = 3, 2, 2, 4, 7
 
@@ -52,6 +52,32 @@ def test_one_or_two_sources_equal_loops_over_keys(seed, scale):
     expected = by_loops(query, memory, np.asarray(mask))
     np.testing.assert_allclose(joined(query, memory, mask), expected, atol=2e-5)
     np.testing.assert_allclose(split(query, memory, mask), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("queries_per_chunk", [1, 2])
+def test_a_few_queries_at_a_time_attend_like_all_at_once_in_value_and_gradient(queries_per_chunk):
+    query, memory, mask = random_inputs(3)
+    weights = jax.random.normal(jax.random.key(9), query.shape)
+
+    def total(attention):
+        run = lambda query, memory: (jnp.sum(weights * attention(query, memory)), attention(query, memory))  # noqa: E731
+        return jax.jit(jax.value_and_grad(run, (0, 1), has_aux=True))(query, memory)
+
+    def chunked(query, memory):
+        parts = lambda mask: (part(memory, mask, 0, 3), part(memory, mask, 3, S))  # noqa: E731
+        return attend_in_chunks(query, mask, parts, queries_per_chunk)
+
+    ((_, found), gradient), ((_, expected), expected_gradient) = total(chunked), total(lambda q, m: joined(q, m, mask))
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), gradient, expected_gradient)
+
+
+def test_a_chunk_as_long_as_the_sequence_is_kept_and_not_recomputed():
+    query, memory, mask = random_inputs(0)
+    sources = lambda mask: (Source(memory, mask),)  # noqa: E731
+    text = lambda size: str(jax.make_jaxpr(lambda q: attend_in_chunks(q, mask, sources, size))(query))  # noqa: E731
+    assert "scan" not in text(T)
+    assert "scan" in text(T - 1)
 
 
 @pytest.mark.parametrize("readable", [(), (0,), (5,)])

@@ -150,6 +150,30 @@ def test_chunks_of_positions_change_nothing_and_avoid_the_whole_logits():
     assert largest(gradient_of(chunked)) == max(positions * P * G * V, CONFIG.width * V)
 
 
+def test_chunks_of_queries_change_nothing_in_prompt_and_completions():
+    # two queries of every prompt at a time, and one of every completion
+    chunked = dataclasses.replace(CONFIG, attention_logits_per_chunk=2 * P * CONFIG.heads * L)
+    compare = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+    jax.tree.map(compare, *(f(PARAMS, rollout_of(), REF_PARAMS) for f in (GRADIENT, gradient_of(chunked))))
+
+
+def test_the_memory_of_a_long_sequence_falls_with_the_chunk():
+    prompts = Prompts(jnp.zeros((1, 8), jnp.int32), jnp.ones((1, 8), bool))
+    mask = jnp.ones((1, 1, 512), bool)
+    rollout = Rollout(prompts, jnp.zeros(mask.shape, jnp.int32), mask, jnp.zeros(mask.shape), mask[..., 0])
+
+    def temporaries(queries):
+        size = queries * CONFIG.heads * (512 + 8)
+        policy = decoder(dataclasses.replace(CONFIG, remat_layers=True, attention_logits_per_chunk=size))
+        total = lambda params: jnp.sum(policy.score(params, rollout, 1.0).log_probs)  # noqa: E731
+        return jax.jit(jax.grad(total)).lower(PARAMS).compile().memory_analysis().temp_size_in_bytes
+
+    whole, chunked = temporaries(512), temporaries(32)
+    logits = 4 * CONFIG.heads * 512 * 520
+    assert whole > logits
+    assert chunked < logits / 3
+
+
 def _sizes_ending_in(width, jaxpr):
     """Sizes of all float arrays whose last axis is ``width``, in every nested computation."""
     for equation in jaxpr.eqns:
@@ -293,6 +317,7 @@ def test_parameters_depend_on_the_key_and_match_the_count_of_the_formula():
         {"norm_epsilon": float("nan")},
         {"dtype": "float16"},
         {"logits_per_chunk": 0},
+        {"attention_logits_per_chunk": 0},
     ],
 )
 def test_a_wrong_config_is_refused_by_name_and_value(wrong):
