@@ -44,7 +44,7 @@ SCORE = jax.jit(POLICY.score)
 def check_ends(rollout, end_ids, pad_id):
     """Every row runs up to and including its first end token, then padding; by loops over positions."""
     rollout.check()
-    tokens, mask, log_probs, finished = (np.asarray(x) for x in rollout[1:])
+    tokens, mask, log_probs, finished = (np.asarray(x) for x in rollout[1:5])
     for row in np.ndindex(tokens.shape[:2]):
         ends = [t for t, token in enumerate(tokens[row]) if token in end_ids and (t == 0 or mask[row][t])]
         length = ends[0] + 1 if ends else tokens.shape[2]
