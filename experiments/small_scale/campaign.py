@@ -1,0 +1,79 @@
+"""A list of cases, trained one after the other; what is recorded is not repeated."""
+
+import functools
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from experiments.small_scale.loop import Looks, trainer
+from experiments.small_scale.records import CACHE, append, recorded, row_of, start
+from experiments.small_scale.setting import Setting
+from grpo_jax.losses import Objective
+
+Rows = dict[tuple, dict[str, Any]]
+"""Results by the values of their labels."""
+
+
+class Case(NamedTuple):
+    """One line of a results file.
+
+    Attributes:
+        labels: what tells it from the others; the same names in every case of a campaign.
+        objective: the loss. Cases next to each other with the same one are compiled once.
+        beta: strength of the KL term, per nat of a completion.
+        lag: updates by which the sampling policy is behind.
+    """
+
+    labels: dict[str, Any]
+    objective: Objective
+    beta: float
+    lag: int = 0
+
+    @property
+    def name(self) -> tuple:
+        """The values of its labels."""
+        return tuple(self.labels.values())
+
+
+def campaign(
+    cases: Sequence[Case], setting: Setting, seeds: int, results: Path | None, also: Looks | None = None
+) -> Rows:
+    """Trains what is not recorded yet.
+
+    Args:
+        cases: at least one.
+        setting: of all of them; a results file of another one is refused.
+        seeds: of each.
+        results: the file that rows are read from and added to; None: nothing is kept, and no warm start either.
+        also: something more to measure; None: nothing.
+
+    Returns:
+        The rows, in the order of the cases.
+
+    Raises:
+        ValueError: rows in the file were made with another setting or number of seeds.
+    """
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {seeds} seeds; {setting}", flush=True)
+    done = {} if results is None else recorded(results, tuple(cases[0].labels))
+    for name, row in done.items():
+        if (row["seeds"], row["setting"]) != (seeds, list(setting)):
+            raise ValueError(f"{results} holds {name} of another setting or other seeds; move it away, or choose those")
+    left = [case for case in cases if case.name not in done]
+    params = start(setting, seeds, None if results is None else CACHE) if left else None
+    compiled = functools.lru_cache(maxsize=1)(trainer)
+    longest_lag = max(case.lag for case in cases)
+    for case in left:
+        began, busy = time.monotonic(), time.process_time()
+        curves = compiled(case.objective, setting, longest_lag, also)(params, case.beta, case.lag)
+        target = case.objective.off_policy_target if case.lag else case.objective.target
+        known = {"beta": case.beta, "follows": target.name, "seeds": seeds, "setting": list(setting)}
+        row = row_of(case.labels | known, curves)
+        row["seconds"] = round(time.monotonic() - began, 1)
+        row["processor_seconds"] = round(time.process_time() - busy, 1)
+        print(f"{case.name}: {row['seconds']} s, of the processor {row['processor_seconds']} s", flush=True)
+        done[case.name] = row
+        if results is not None:
+            append(results, row)
+    return {case.name: done[case.name] for case in cases}
