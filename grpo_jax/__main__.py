@@ -1,4 +1,7 @@
-"""The command line: train, evaluate, sample, export, certify. ``grpo-jax train --help`` lists every option."""
+"""The command line: train, evaluate, sample, export, diagnose, report, certify.
+
+``grpo-jax train --help`` lists every option of a run.
+"""
 
 import sys
 from collections.abc import Sequence
@@ -6,11 +9,11 @@ from typing import Annotated
 
 import tyro
 
-from grpo_jax.commands import Certify, Evaluate, Export, Sample, Train, starting_point
+from grpo_jax.commands import Certify, Diagnose, Evaluate, Export, Report, Sample, Train, starting_point
 from grpo_jax.memory import keep_freed_memory
 from grpo_jax.train import TrainingStopped
 
-Command = Train | Evaluate | Sample | Export | Certify
+Command = Train | Evaluate | Sample | Export | Diagnose | Report | Certify
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,6 +50,8 @@ def _parse(words: list[str]) -> Command:
         | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
         | Annotated[Sample, tyro.conf.subcommand("sample")]
         | Annotated[Export, tyro.conf.subcommand("export")]
+        | Annotated[Diagnose, tyro.conf.subcommand("diagnose")]
+        | Annotated[Report, tyro.conf.subcommand("report")]
         | Annotated[Certify, tyro.conf.subcommand("certify")]
     )
     return tyro.cli(commands, prog="grpo-jax", args=words, description=__doc__)  # pyright: ignore[reportArgumentType]

@@ -183,6 +183,7 @@ def _check(config: Config) -> None:
         "keep_checkpoints": (config.keep_checkpoints, 1),
         "gradient_share_every": (config.gradient_share_every, 0),
         "certify_every": (config.certify_every, 0),
+        "diagnose_every": (config.diagnose_every, 0),
     }
     for name, (value, lowest) in least.items():
         if value < lowest:

@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,11 +12,13 @@ import numpy as np
 
 from grpo_jax import checkpoints
 from grpo_jax.config import Config, from_dict, load, to_dict
+from grpo_jax.diagnosis import Rule, follow, shipped_rules
 from grpo_jax.evaluation import Evaluation, described, evaluate, out_of_domain
 from grpo_jax.experience import Collector
 from grpo_jax.losses import Objective
 from grpo_jax.metrics import (
     Progress,
+    Row,
     RunFolder,
     Writer,
     json_lines,
@@ -34,7 +36,7 @@ from grpo_jax.program import Program, compile_program
 from grpo_jax.types import Batch, Rollout, TrainState
 from grpo_jax.warm_start import TrainingStopped, warm_started
 
-MAY_DIFFER = ("steps", "checkpoint_every", "keep_checkpoints", "mesh")
+MAY_DIFFER = ("steps", "checkpoint_every", "keep_checkpoints", "diagnose_every", "mesh")
 """Fields of the configuration that a resumed run may change: none decides what is computed up to a step, and the mesh
 only how it is rounded."""
 _SHOWN = {"reward_mean": "reward", "kl_per_sequence": "KL", "beta": "beta", "degenerate": "degenerate"}
@@ -59,7 +61,12 @@ class Run(NamedTuple):
 
 
 def train(
-    config: Config, folder: str | Path, *, resume: bool = False, objective: Objective | None = None
+    config: Config,
+    folder: str | Path,
+    *,
+    resume: bool = False,
+    objective: Objective | None = None,
+    rules: Sequence[Rule] | None = None,
 ) -> dict[str, Any]:
     """Trains a policy and leaves everything about it in a folder.
 
@@ -68,10 +75,11 @@ def train(
     Args:
         config: the run.
         folder: where its files go: config.json, metrics.jsonl, TensorBoard events, checkpoints, curves.png, samples,
-            summary.json.
+            summary.json, diagnosis.jsonl.
         resume: continue the run in the folder from its last checkpoint; its number of steps, how often it is saved and
-            the mesh may be other ones (``MAY_DIFFER``).
+            diagnosed, and the mesh may be other ones (``MAY_DIFFER``).
         objective: one of your own, in place of the one that ``config.objective`` describes.
+        rules: signs of trouble to look for; None: ``grpo_jax.diagnosis.shipped_rules``.
 
     Returns:
         What summary.json holds.
@@ -98,7 +106,9 @@ def train(
             run = Run(config, program, files, writer, began)
             state = _started(run) if start is None else _resumed(program, files, start)
             with progress("train", config.steps, start=start or 0) as show:
-                state = _loop(run, state, show)
+                chosen = shipped_rules() if rules is None else rules
+                diagnose = follow(config, chosen, read_rows(files.metrics), files.diagnosis, show.note)
+                state = _loop(run, state, show, diagnose)
         finally:
             writer.close()
         summary = _finish(config, program, files, state, time.monotonic() - began)
@@ -137,7 +147,7 @@ def _resumed(program: Program, files: RunFolder, step: int) -> TrainState:
     return checkpoints.restore(files.checkpoints, program.shapes, step)
 
 
-def _loop(run: Run, state: TrainState, show: Progress) -> TrainState:
+def _loop(run: Run, state: TrainState, show: Progress, diagnose: Callable[[Row], None]) -> TrainState:
     config, program = run.config, run.program
     rollout = config.rollout
     collector = Collector(
@@ -155,7 +165,7 @@ def _loop(run: Run, state: TrainState, show: Progress) -> TrainState:
         found = collector.collect(state.params, position, key=jax.random.fold_in(state.key, done))
         sampled = time.monotonic()
         placed = program.place((found.rollout, found.batch))
-        row = _diagnosed(run, state, placed, step)
+        row = _examined(run, state, placed, step)
         state, metrics = program.update(state, *placed)
         state = _at_position(state, program, position + found.consumed)
         row |= _numbers(jax.device_get(metrics)) | {"rounds": float(found.rounds)} | found.measures
@@ -164,13 +174,14 @@ def _loop(run: Run, state: TrainState, show: Progress) -> TrainState:
         if step == config.steps or (config.evaluation.every and step % config.evaluation.every == 0):
             row |= _accuracies(_evaluated(config, program, state.params, everywhere=step == config.steps))
         run.writer.write(step, row | {"seconds_total": time.monotonic() - run.began})
+        diagnose({"step": step, **row})
         show.update(step, {_SHOWN[name]: row[name] for name in _SHOWN if name in row})
         if step == config.steps or step % config.checkpoint_every == 0:
             checkpoints.save(run.files.checkpoints, state, step, keep=config.keep_checkpoints)
     return state
 
 
-def _diagnosed(run: Run, state: TrainState, placed: tuple[Rollout, Batch], step: int) -> dict[str, float]:
+def _examined(run: Run, state: TrainState, placed: tuple[Rollout, Batch], step: int) -> dict[str, float]:
     config, program, row = run.config, run.program, {}
     if config.check_invariants:
         program.check(state, *placed)

@@ -159,6 +159,7 @@ FLIPS = {
     "keep_checkpoints": Flip(1),
     "gradient_share_every": Flip(3),
     "certify_every": Flip(2),
+    "diagnose_every": Flip(2),
     "check_invariants": Flip(True),
 }
 
@@ -389,6 +390,14 @@ def run(config, folder, monkeypatch):
     return rows_of(folder), saved, checkpoints.steps(folder / "checkpoints"), len(checked)
 
 
+def looks(config, folder, monkeypatch):
+    """The steps at which the rules look at a run."""
+    steps = []
+    monkeypatch.setattr(grpo_jax.train, "shipped_rules", lambda: [lambda rows, config: steps.append(rows[-1]["step"])])
+    trained(config, folder, monkeypatch)
+    return steps
+
+
 def problems_evaluated(config, folder, monkeypatch):
     program = compiled(TINY)
     answer = scripted_sampler(program.parts.task.tokenizer, lambda _: ["1"], 1, 3)
@@ -422,6 +431,7 @@ OBSERVED = {
     "warm_start": warm_start_calls,
     "evaluation.examples": problems_evaluated,
     "evaluation.every": run,
+    "diagnose_every": looks,
     "mesh": mesh_shape,
 }
 

@@ -26,6 +26,7 @@ ORDER = (
     "metrics",
     "checkpoints",
     "config",
+    "diagnosis",
     "presets",
     "components",
     "program",
@@ -34,6 +35,7 @@ ORDER = (
     "warm_start",
     "testing",
     "train",
+    "report",
     "commands",
     "__main__",
 )

@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 import grpo_jax.__main__ as command_line
 import grpo_jax.commands.checkpoint
 import grpo_jax.commands.training
+import grpo_jax.report.facts
 import grpo_jax.train
 from grpo_jax import checkpoints
 from grpo_jax.config import Config, load, to_dict
@@ -169,6 +171,12 @@ WRONG = {
     "resume without run": (["train", "--resume", "--out", "nowhere"], "no run to resume in nowhere"),
     "evaluate no run": (["evaluate", "nowhere"], "no configuration at nowhere"),
     "sample no run": (["sample", "nowhere", "1+1="], "no configuration at nowhere"),
+    "diagnose no run": (["diagnose", "nowhere"], "there is no folder nowhere; name a run's folder"),
+    "diagnose what is no run": (["diagnose", "."], ". is not a run's folder: it has no config.json"),
+    "report no run": (["report", "nowhere"], "there is no folder nowhere; name a run's folder"),
+    "report nothing": (["report"], "no runs: name at least one"),
+    "report nowhere": (["report", ".", "--output", "no/page.html"], "--output no/page.html: there is no folder no"),
+    "report into a folder": (["report", ".", "--output", "."], "--output . is a folder; name a file in it"),
     "sample nothing": (["sample", "nowhere"], "no prompts: name at least one"),
 }
 
@@ -301,6 +309,26 @@ def test_evaluate_prints_pass_at_k_from_random_completions(run, capsys):
     assert capsys.readouterr().out.splitlines()[1].startswith("validation: pass@1 0.000 (95 %: 0.000 to ")
     assert main(["evaluate", str(run), "--samples", "2", "--k", "3"]) == 2
     assert "--k 3: pass@3 needs at least 3 completions" in capsys.readouterr().err
+
+
+def test_diagnose_prints_what_is_wrong_or_that_nothing_is(run, capsys, tmp_path):
+    assert main(["diagnose", str(run)]) == 0
+    assert capsys.readouterr().out == "nothing to report after 2 updates\n"
+    shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1, "kl_mean": 3.0}\n{"step": 2, "kl_mean": 3.0}\n')
+    assert main(["diagnose", str(tmp_path / "run")]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("kl large at start (step 1): the KL of the first update, before any step, is 3 nats")
+    assert "likely cause: " in printed
+    assert "remedy: " in printed
+
+
+def test_report_writes_a_page_of_several_runs(run, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(grpo_jax.report.facts, "_certified", lambda objective: ("", "certified"))
+    shutil.copytree(run, tmp_path / "copy")
+    assert main(["report", str(run), str(tmp_path / "copy"), "--output", str(tmp_path / "page.html")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'page.html'}\n"
+    assert "<h1>2 runs</h1>" in (tmp_path / "page.html").read_text()
 
 
 def test_sample_prints_every_completion_after_its_prompt(run, capsys):

@@ -362,6 +362,8 @@ class Config:
             carry; each costs one more backward pass. 0: never.
         certify_every: updates between two estimates, from the update's own samples, of which gradient the KL term
             follows, with 95 % intervals; each costs two forward and six backward passes, some five updates. 0: never.
+        diagnose_every: updates between two looks at the measures so far for signs of trouble, by the rules of grpo-jax
+            diagnose; a finding is printed once and kept in diagnosis.jsonl. 0: never.
         check_invariants: assert in every update that no masked token and no dropped group has a gradient; costs one
             more scoring pass.
     """
@@ -383,4 +385,5 @@ class Config:
     keep_checkpoints: int = 3
     gradient_share_every: int = 10
     certify_every: int = 0
+    diagnose_every: int = 10
     check_invariants: bool = False

@@ -8,9 +8,11 @@ from grpo_jax.metrics.run_folder import (
     RunFolder,
     Sample,
     config_hash,
+    read_json,
     run_folder,
     write_json,
     write_samples,
+    write_text,
 )
 from grpo_jax.metrics.writers import Row, Writer, json_lines, read_rows, several, tensorboard
 
@@ -30,6 +32,7 @@ __all__ = [
     "pass_at_k",
     "progress",
     "proportion",
+    "read_json",
     "read_rows",
     "run_folder",
     "save_curves",
@@ -37,4 +40,5 @@ __all__ = [
     "tensorboard",
     "write_json",
     "write_samples",
+    "write_text",
 ]

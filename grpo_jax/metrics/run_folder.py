@@ -20,6 +20,7 @@ class RunFolder(NamedTuple):
         metrics: one JSON object per step.
         tensorboard: folder of event files.
         checkpoints: folder of checkpoints.
+        diagnosis: one JSON object for each thing found wrong with the run.
         curves: the picture of the run.
         samples_before: completions before training, as text.
         samples_after: completions after it.
@@ -33,6 +34,7 @@ class RunFolder(NamedTuple):
     metrics: Path
     tensorboard: Path
     checkpoints: Path
+    diagnosis: Path
     curves: Path
     samples_before: Path
     samples_after: Path
@@ -112,6 +114,7 @@ def _places(root: Path, hashed: str) -> RunFolder:
         metrics=root / "metrics.jsonl",
         tensorboard=root / "tensorboard",
         checkpoints=root / "checkpoints",
+        diagnosis=root / "diagnosis.jsonl",
         curves=root / "curves.png",
         samples_before=root / "samples_before.txt",
         samples_after=root / "samples_after.txt",
@@ -141,7 +144,7 @@ def _alone_in(root: Path) -> Iterator[None]:
 
 def _check_config(root: Path, config: dict[str, Any], resume: bool, may_differ: Sequence[str]) -> None:
     """Raises unless the run in the folder has this configuration and may be continued."""
-    found, wanted = (_without(may_differ, each) for each in (_read(root / "config.json"), config))
+    found, wanted = (_without(may_differ, each) for each in (read_json(root / "config.json"), config))
     if found != wanted:
         raise ValueError(
             f"{root} belongs to another configuration: {'; '.join(_differences(found, wanted))}. "
@@ -151,7 +154,12 @@ def _check_config(root: Path, config: dict[str, Any], resume: bool, may_differ: 
         raise FileExistsError(f"{root} already holds a run of this configuration: resume it, or choose another folder")
 
 
-def _read(path: Path) -> Any:
+def read_json(path: Path) -> Any:
+    """Returns what a JSON file holds.
+
+    Raises:
+        ValueError: it is not JSON.
+    """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
