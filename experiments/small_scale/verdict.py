@@ -20,6 +20,7 @@ MEASURES = {
     "gradient_norm": "gradient norm before the clip",
 }
 """What every run is looked at for, in words and units."""
+OUTSIDE = ("accuracy_longer", "accuracy_operators", "accuracy_format")
 FAR = 10.0
 """Nats per completion: beyond this the policy has left its reference behind."""
 
@@ -82,7 +83,9 @@ def _cell(values: np.ndarray) -> str:
 
 
 def compared(rows: Rows, pairs: Sequence[tuple[tuple, tuple]], measures: Iterable[str] = MEASURES) -> str:
-    """Returns a line for each pair of runs: what lies apart, and which difference in accuracy could have been seen.
+    """Returns a line for each pair of runs: what lies apart, and which differences in accuracy could have been seen.
+
+    In domain, and out of domain (mean over the other kinds of problem); differences are paired by seed.
 
     Args:
         rows: results.
@@ -93,12 +96,20 @@ def compared(rows: Rows, pairs: Sequence[tuple[tuple, tuple]], measures: Iterabl
     for name, other in pairs:
         row, base = rows[name], rows[other]
         apart = [measure for measure, of in ends(measures).items() if of(row).apart_from(of(base))]
-        difference = last(row, "accuracy_sums") - last(base, "accuracy_sums")
+        inside = last(row, "accuracy_sums") - last(base, "accuracy_sums")
+        outside = np.mean([last(row, kind) - last(base, kind) for kind in OUTSIDE], axis=0)
         lines.append(
             f"{_words(name)} against {_words(other)}: intervals apart in {', '.join(apart) or 'nothing'}; "
-            f"accuracy differs by {mean_interval(difference)}, {detectable(difference):.2g} is seen with 80 %"
+            f"accuracy {_difference(inside)} in domain, {_difference(outside)} out of domain"
         )
     return "\n".join(lines)
+
+
+def _difference(values: np.ndarray) -> str:
+    interval = mean_interval(values)
+    return (
+        f"{interval.mean:+.3f} ({interval.low:+.3f} to {interval.high:+.3f}; {detectable(values):.3f} seen with 80 %)"
+    )
 
 
 def _words(name: tuple) -> str:

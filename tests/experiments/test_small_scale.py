@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,8 @@ from grpo_jax.components import build_objective
 from grpo_jax.config import Config
 from grpo_jax.presets import preset
 from grpo_jax.updates import Learner
+
+HERE = Path(run.__file__).parent
 
 
 def written(tokens, mask):
@@ -169,3 +172,13 @@ def test_a_finished_run_is_read_back_and_not_repeated(tmp_path):
     assert records.recorded(file, ("configuration", "beta")) == {("x", 0.1): made}
     np.testing.assert_array_equal(records.curve(made, "entropy"), [[np.nan, 1.2346]])
     assert json.loads(file.read_text())["entropy"] == [[None, 1.2346]]
+
+
+def test_the_readme_has_the_recorded_runs_as_its_table():
+    rows = records.recorded(HERE / "results.jsonl", ("configuration", "beta"))
+    assert sorted(rows) == sorted(grid.runs())
+    assert all(len(each["reverse_kl"]) >= 5 for each in rows.values())
+    readme = (HERE / "README.md").read_text(encoding="utf-8")
+    ordered = {name: rows[name] for name in grid.runs()}
+    assert verdict.table(ordered, run.LABELS) in readme
+    assert verdict.compared(ordered, run.pairs()) in readme
