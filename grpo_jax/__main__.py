@@ -1,4 +1,4 @@
-"""The command line: train, evaluate, sample, export, diagnose, report, certify.
+"""The command line: train, evaluate, sample, export, diagnose, report, certify, plan.
 
 ``grpo-jax train --help`` lists every option of a run.
 """
@@ -9,11 +9,11 @@ from typing import Annotated
 
 import tyro
 
-from grpo_jax.commands import Certify, Diagnose, Evaluate, Export, Report, Sample, Train, starting_point
+from grpo_jax.commands import Certify, Diagnose, Evaluate, Export, Plan, Report, Sample, Train, starting_point
 from grpo_jax.memory import keep_freed_memory
 from grpo_jax.train import TrainingStopped
 
-Command = Train | Evaluate | Sample | Export | Diagnose | Report | Certify
+Command = Train | Evaluate | Sample | Export | Diagnose | Report | Certify | Plan
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,6 +45,7 @@ def _failed(error: Exception | str, status: int) -> int:
 
 def _parse(words: list[str]) -> Command:
     start = Train(config=starting_point(words)) if words[:1] == ["train"] else Train()
+    planned = Plan(config=starting_point(words)) if words[:1] == ["plan"] else Plan()
     commands = (
         Annotated[Train, tyro.conf.subcommand("train", default=start)]
         | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
@@ -53,6 +54,7 @@ def _parse(words: list[str]) -> Command:
         | Annotated[Diagnose, tyro.conf.subcommand("diagnose")]
         | Annotated[Report, tyro.conf.subcommand("report")]
         | Annotated[Certify, tyro.conf.subcommand("certify")]
+        | Annotated[Plan, tyro.conf.subcommand("plan", default=planned)]
     )
     return tyro.cli(commands, prog="grpo-jax", args=words, description=__doc__)  # pyright: ignore[reportArgumentType]
 

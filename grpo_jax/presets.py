@@ -121,7 +121,9 @@ def qwen2_5_0_5b_gsm8k() -> Config:
 def qwen2_5_7b_math() -> Config:
     """Returns on-policy RLOO of Qwen2.5-7B on MATH, with k1 in the reward; vary ``beta.value``.
 
-    256 prompts with 5 completions each, on-policy; parameters spread over all devices.
+    256 prompts with 5 completions each, on-policy; parameters spread over all devices. On 256 devices each
+    has one group; ``grpo-jax plan --preset qwen2.5-7b-math --topology v5e:8x8`` says what to give
+    for others.
     """
     return _math("models/Qwen2.5-7B")
 
@@ -138,15 +140,15 @@ def _math(path: str) -> Config:
             train="data/math/train.parquet",
             evaluation="validation=data/math500/test.jsonl,gsm8k=data/gsm8k/test.parquet",
             system=_STEPS,
-            max_prompt_tokens=1024,
+            max_prompt_tokens=512,
             drop_long=True,
         ),
-        model=ModelConfig(path=path, scan_layers=True, remat_layers=True, dtype="bfloat16"),
+        model=ModelConfig(path=path, scan_layers=True, remat_layers=True, dtype="bfloat16", logits_per_chunk=2**33),
         rollout=RolloutConfig(prompts=256, group_size=5, max_tokens=1024),
         reward=RewardConfig(functions="math_answer"),
         objective=ObjectiveConfig(surrogate="reinforce", kl="k1", placement="reward"),
         beta=BetaConfig(value=0.05),
-        update=UpdateConfig(learning_rate=1e-6, micro_batches=32),
+        update=UpdateConfig(learning_rate=1e-6),
         warm_start=WarmStartConfig(steps=0),
         evaluation=EvaluationConfig(examples=500, every=25),
         steps=250,

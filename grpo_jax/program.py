@@ -1,6 +1,6 @@
 """The compiled steps of a run, placed on the mesh: sample, update, diagnose."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -8,15 +8,16 @@ import chex
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
-from jaxtyping import Key
 
-from grpo_jax.components import Parts, build
+from grpo_jax.compiled import Base, Compiled, Sampler
+from grpo_jax.components import Checkpoint, Parts, build
 from grpo_jax.config import Config
 from grpo_jax.losses import Objective, assert_degenerate_gradients_are_zero
 from grpo_jax.oracle import LEAST_BLOCKS, Findings, sampled_findings
 from grpo_jax.rollouts import greedy, sampler
-from grpo_jax.sharding import batch_sharding, group_multiple, make_mesh, shardings, state_shardings
-from grpo_jax.types import Batch, Params, Rollout, TrainState
+from grpo_jax.sharding import batch_sharding, group_multiple, make_mesh, pin_groups, shardings, state_shardings
+from grpo_jax.tasks import Task
+from grpo_jax.types import Batch, Params, Prompts, Rollout, TrainState
 from grpo_jax.updates import Learner, Score, gradient_share, learner, reference_scores
 
 _BLOCKS = 8
@@ -52,10 +53,10 @@ class Program(NamedTuple):
     evaluation_rows: int
     initial: Callable[..., Params]
     state: Callable[..., TrainState]
-    update: Callable[[TrainState, Rollout, Batch], tuple[TrainState, dict[str, Any]]]
-    generate: Callable[..., Rollout]
-    answer: Callable[..., Rollout]
-    share: Callable[[TrainState, Rollout, Batch], Any]
+    update: Compiled
+    generate: Sampler
+    answer: Sampler
+    share: Compiled
     certificate: Callable[[TrainState, Rollout, Batch], Findings] | None
     check: Callable[[TrainState, Rollout, Batch], None]
     shapes: TrainState
@@ -64,19 +65,30 @@ class Program(NamedTuple):
     place: Callable[[Any], Any]
 
 
-def compile_program(config: Config, objective: Objective | None = None) -> Program:
+def compile_program(
+    config: Config,
+    objective: Objective | None = None,
+    *,
+    checkpoint: Checkpoint | None = None,
+    task: Task | None = None,
+    devices: Sequence[Any] | None = None,
+) -> Program:
     """Builds every step of a run and where its arrays live; XLA compiles each at its first call.
 
     Args:
         config: the run.
         objective: one of your own, in place of the one that ``config.objective`` describes.
+        checkpoint: stands in for the model that ``config.model.path`` names, which is then not read.
+        task: stands in for the problems that ``config.task`` describes, which are then not read.
+        devices: what the mesh is made of, also devices to compile for that are not there. None: all of this machine.
 
     Raises:
         ValueError: from any part of the configuration, before anything is computed.
     """
     _check(config)
-    parts = build(config) if objective is None else build(config)._replace(objective=objective)
-    mesh = make_mesh(config.mesh)
+    mesh = make_mesh(config.mesh, devices)
+    parts = build(config, pin_groups(mesh), checkpoint, task)
+    parts = parts if objective is None else parts._replace(objective=objective)
     base = _base(parts, mesh)
     score_with = partial(_score_with, parts.policy.score, base.merge, config.rollout.temperature)
 
@@ -111,7 +123,7 @@ def compile_program(config: Config, objective: Objective | None = None) -> Progr
     certificate = None
     if config.certify_every:
         blocks = _certificate_blocks(parts, config)
-        certificate = base.given(placed(partial(_certificate, parts=parts, config=config, blocks=blocks)))
+        certificate = Compiled(placed(partial(_certificate, parts=parts, config=config, blocks=blocks)), base)
     check = placed(partial(_check_invariants, parts=parts, micro_batches=config.update.micro_batches))
     return Program(
         parts=parts,
@@ -120,14 +132,14 @@ def compile_program(config: Config, objective: Objective | None = None) -> Progr
         evaluation_rows=-(-min(config.evaluation.examples, 256) // multiple) * multiple,
         initial=_initial(parts, states.params),
         state=_state(learn, states),
-        update=base.given(
-            placed(lambda score: learn_with(score).update, out_shardings=(states, None), donate_argnums=1)
+        update=Compiled(
+            placed(lambda score: learn_with(score).update, out_shardings=(states, None), donate_argnums=1), base
         ),
         generate=_sampler(random, base, states.params, groups),
         answer=_sampler(best, base, states.params, groups),
-        share=base.given(placed(partial(_share, parts=parts, micro_batches=config.update.micro_batches))),
+        share=Compiled(placed(partial(_share, parts=parts, micro_batches=config.update.micro_batches)), base),
         certificate=certificate,
-        check=base.given(chex.chexify(check, async_check=False) if config.check_invariants else check),
+        check=Compiled(chex.chexify(check, async_check=False) if config.check_invariants else check, base),
         shapes=shapes,
         score=score_with(None) if parts.adapters is None else None,
         whole=_whole(parts, base, states.params),
@@ -135,34 +147,63 @@ def compile_program(config: Config, objective: Objective | None = None) -> Progr
     )
 
 
-class _Base(NamedTuple):
-    """What a run computes with and never changes: the parameters that adapters adapt; nothing without adapters.
-
-    They are read at the first use, and reach every compiled function as its first argument, never as a constant.
+class Shapes(NamedTuple):
+    """Shapes of what the steps of a program take besides the training state.
 
     Attributes:
-        params: reads them, once.
-        places: where they live.
-        merge: ``(base, params) -> params`` of the policy.
+        prompts: of ``generate``.
+        questions: the prompts of ``answer``.
+        rollout: of ``update`` and ``share``.
+        batch: the same.
     """
 
-    params: Callable[[], Params | None]
-    places: Any
-    merge: Callable[[Params | None, Params], Params]
-
-    def given(self, compiled: Callable) -> Callable:
-        """Returns a compiled function with its first argument filled in."""
-        return lambda *arguments: compiled(self.params(), *arguments)
+    prompts: Prompts
+    questions: Prompts
+    rollout: Rollout
+    batch: Batch
 
 
-def _base(parts: Parts, mesh: Mesh) -> _Base:
+def abstract_arguments(program: Program, group_size: int) -> Shapes:
+    """Returns the shapes and dtypes that a run feeds to its steps, as ``experience.Collector`` makes them.
+
+    Args:
+        program: the steps.
+        group_size: completions per prompt, G.
+    """
+    parts, float32 = program.parts, jnp.float32
+
+    def prompts(rows: int) -> Prompts:
+        shape = (rows, parts.task.max_prompt_tokens)
+        return Prompts(jnp.zeros(shape, jnp.int32), jnp.zeros(shape, bool))
+
+    def shapes() -> Shapes:
+        members = (program.rows, group_size)
+        each = (*members, parts.max_tokens)
+        mask, log_probs, read = jnp.zeros(each, bool), jnp.zeros(each, float32), prompts(program.rows)
+        own = (*members, parts.task_rewards) if parts.task_rewards > 1 and parts.rewards_apart else members
+        rewards = jnp.zeros((*members, len(parts.rewards)) if parts.rewards_apart else members, float32)
+        shaped = len(parts.rewards) > parts.task_rewards
+        batch = Batch(
+            mask=mask,
+            rewards=rewards,
+            valid=jnp.zeros(members, bool),
+            task_rewards=jnp.zeros(own, float32) if shaped else None,
+            behaviour_log_probs=log_probs,
+        )
+        rollout = Rollout(read, jnp.zeros(each, jnp.int32), mask, log_probs, jnp.zeros(members, bool))
+        return Shapes(read, prompts(program.evaluation_rows), rollout, batch)
+
+    return jax.eval_shape(shapes)
+
+
+def _base(parts: Parts, mesh: Mesh) -> Base:
     adapters, load = parts.adapters, parts.load
     if adapters is None:
-        return _Base(lambda: None, None, lambda base, params: params)
+        return Base(lambda: None, None, None, lambda base, params: params)
     assert load is not None
     shapes = jax.eval_shape(lambda: parts.policy.init(key=jax.random.key(0)))
     places = shardings(mesh, parts.policy.logical_axes(), shapes)
-    return _Base(cache(lambda: load(places)), places, adapters.merge)
+    return Base(cache(lambda: load(places)), _placed(shapes, places), places, adapters.merge)
 
 
 def _check(config: Config) -> None:
@@ -222,6 +263,10 @@ def _shapes(learn: Learner, parts: Parts, mesh: Mesh) -> TrainState:
     trained = parts.policy if parts.adapters is None else parts.adapters
     shapes = jax.eval_shape(lambda: learn.init(trained.init(key=key), key=key))
     places = state_shardings(mesh, trained.logical_axes(), shapes)
+    return _placed(shapes, places)
+
+
+def _placed(shapes: Any, places: Any) -> Any:
     return jax.tree.map(
         lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), shapes, places
     )
@@ -242,22 +287,18 @@ def _state(learn: Learner, places: TrainState) -> Callable[..., TrainState]:
     return lambda params, *, key: compiled(params, key)
 
 
-def _sampler(generate: Callable, base: _Base, places: Any, groups: NamedSharding) -> Callable[..., Rollout]:
-    def merged(frozen: Params | None, params: Params, prompts: Any, key: Key[jax.Array, ""]) -> Rollout:
+def _sampler(generate: Callable, base: Base, places: Any, groups: NamedSharding) -> Sampler:
+    def merged(frozen: Params | None, params: Params, prompts: Prompts, key: Any) -> Rollout:
         return generate(base.merge(frozen, params), prompts, key=key)
 
-    compiled = base.given(jax.jit(merged, in_shardings=(base.places, places, groups, None), out_shardings=groups))
-
-    def placed(params: Params, prompts: Any, *, key: Key[jax.Array, ""]) -> Rollout:
-        return compiled(params, prompts, key)
-
-    return placed
+    compiled = jax.jit(merged, in_shardings=(base.places, places, groups, None), out_shardings=groups)
+    return Sampler(Compiled(compiled, base))
 
 
-def _whole(parts: Parts, base: _Base, places: Any) -> Callable[[Params], Params]:
+def _whole(parts: Parts, base: Base, places: Any) -> Callable[[Params], Params]:
     if parts.adapters is None:
         return lambda params: params
-    return base.given(jax.jit(base.merge, in_shardings=(base.places, places), out_shardings=base.places))
+    return Compiled(jax.jit(base.merge, in_shardings=(base.places, places), out_shardings=base.places), base)
 
 
 def _filled(score: Score, parts: Parts, micro_batches: int, state: TrainState, rollout: Rollout, batch: Batch) -> Batch:

@@ -18,7 +18,6 @@ from grpo_jax.config import (
     WarmStartConfig,
 )
 from grpo_jax.metrics import is_timing, read_rows
-from grpo_jax.sharding import make_mesh
 
 TINY = Config(
     task=TaskConfig(digits=(1, 1)),
@@ -53,12 +52,7 @@ def compiled(config, objective=None, devices=1):
 
 @functools.cache
 def _compiled(config, objective, devices):
-    found = grpo_jax.program.make_mesh
-    grpo_jax.program.make_mesh = lambda spec: make_mesh(spec, jax.devices()[:devices])
-    try:
-        return _compile(config, objective)
-    finally:
-        grpo_jax.program.make_mesh = found
+    return _compile(config, objective, devices=jax.devices()[:devices])
 
 
 def with_reward(program, reward):

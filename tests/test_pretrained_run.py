@@ -56,7 +56,7 @@ def here(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(sys, "path", list(sys.path))
-        patch.setattr(grpo_jax.program, "make_mesh", lambda spec: make_mesh(spec, jax.devices()[:1]))
+        patch.setattr(grpo_jax.program, "make_mesh", lambda spec, _: make_mesh(spec, jax.devices()[:1]))
         for module in (grpo_jax.commands.checkpoint, grpo_jax.train):
             patch.setattr(module, "compile_program", shared)
         patch.setattr(grpo_jax.train, "save_curves", lambda *_: None)

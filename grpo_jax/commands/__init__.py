@@ -5,7 +5,8 @@ Anything that is wrong with the arguments or the files is a ValueError, OSError 
 
 from grpo_jax.commands.certificates import Certify
 from grpo_jax.commands.checkpoint import Evaluate, Export, Sample
+from grpo_jax.commands.planning import Plan
 from grpo_jax.commands.reading import Diagnose, Report
 from grpo_jax.commands.training import Train, starting_point
 
-__all__ = ["Certify", "Diagnose", "Evaluate", "Export", "Report", "Sample", "Train", "starting_point"]
+__all__ = ["Certify", "Diagnose", "Evaluate", "Export", "Plan", "Report", "Sample", "Train", "starting_point"]

@@ -46,7 +46,7 @@ class Train:
 
 def starting_point(words: list[str]) -> Config:
     """Returns the configuration that the other options change: a preset's, a saved one, or that of the resumed run."""
-    reader = argparse.ArgumentParser(prog="grpo-jax train", add_help=False, allow_abbrev=False)
+    reader = argparse.ArgumentParser(prog="grpo-jax", add_help=False, allow_abbrev=False)
     reader.add_argument("--preset")
     reader.add_argument("--config")
     reader.add_argument("--out")

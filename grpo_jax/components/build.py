@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 import jax
 import optax
+from jaxtyping import Array
 
 from grpo_jax import kl, updates
 from grpo_jax.advantages import Advantage
-from grpo_jax.components.checkpoint import build_checkpoint
+from grpo_jax.components.checkpoint import Checkpoint, build_checkpoint
 from grpo_jax.components.choices import choose, known, named, refuse_idle, require
 from grpo_jax.components.problems import Given, build_task, given_rewards, own_rewards
 from grpo_jax.components.tables import (
@@ -79,15 +80,28 @@ class Parts(NamedTuple):
     save: Callable[[Path, Params], None] | None
 
 
-def build(config: Config) -> Parts:
+def build(
+    config: Config,
+    pin: Callable[[Array], Array] = lambda x: x,
+    checkpoint: Checkpoint | None = None,
+    task: Task | None = None,
+) -> Parts:
     """Returns what a configuration stands for.
+
+    Args:
+        config: the run.
+        pin: where arrays with groups live, see ``models.decoder``.
+        checkpoint: stands in for the model that ``config.model.path`` names, which is then not read.
+        task: stands in for the problems that ``config.task`` describes, which are then not read.
 
     Raises:
         ValueError: a value out of range, an unknown name, an option without effect, or parts that do not fit together.
     """
-    checkpoint = None if config.model.path is None else build_checkpoint(config.model)
+    if checkpoint is None and config.model.path is not None:
+        checkpoint = build_checkpoint(config.model)
     given = given_rewards(config.reward)
-    task = build_task(config.task, None if checkpoint is None else checkpoint.tokenizer, given)
+    if task is None:
+        task = build_task(config.task, None if checkpoint is None else checkpoint.tokenizer, given)
     if config.warm_start.steps and task.demonstration is None:
         raise ValueError(
             f"warm_start.steps={config.warm_start.steps} needs right completions to imitate, and {task.name} has none "
@@ -100,7 +114,7 @@ def build(config: Config) -> Parts:
     functions, weights = _rewards(config, own, max_tokens)
     controller = build_controller(config.beta)
     _check_reference_is_used(config, controller)
-    policy = decoder(_shape(config.model, task) if checkpoint is None else checkpoint.config)
+    policy = decoder(_shape(config.model, task) if checkpoint is None else checkpoint.config, pin)
     parts = Parts(
         task=task,
         policy=policy,

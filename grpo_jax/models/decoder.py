@@ -1,5 +1,6 @@
 """A decoder-only transformer as a policy: one block for prompts, scoring and decoding, behind pure functions."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from grpo_jax.models.transformer import Network
 from grpo_jax.types import Params, Prompts, Rollout, Scores
 
 
-def decoder(config: DecoderConfig) -> Policy:
+def decoder(config: DecoderConfig, pin: Callable[[Array], Array] = lambda x: x) -> Policy:
     """Builds the policy of a small decoder: RMSNorm, rotary grouped-query attention, SwiGLU.
 
     The prompt of a group runs once; its G completions attend to the prompt's keys and to their own. Scoring is the
@@ -27,16 +28,18 @@ def decoder(config: DecoderConfig) -> Policy:
 
     Args:
         config: shape and numerics.
+        pin: says where an array whose leading axis is groups, or tokens group by group, lives; it is applied to what
+            layers hand on, and changes no value.
 
     Returns:
         The policy. Its params are a nested dict of float32 arrays.
     """
-    abstract = nnx.eval_shape(lambda: Network(config, rngs=nnx.Rngs(0)))
+    abstract = nnx.eval_shape(lambda: Network(config, pin, rngs=nnx.Rngs(0)))
     graphdef, description = nnx.split(abstract)
     bound = _Decoder(config, graphdef)
 
     def init(*, key: Key[Array, ""]) -> Params:
-        return nnx.to_pure_dict(nnx.state(Network(config, rngs=nnx.Rngs(params=key)), nnx.Param))
+        return nnx.to_pure_dict(nnx.state(Network(config, pin, rngs=nnx.Rngs(params=key)), nnx.Param))
 
     def logical_axes() -> Any:
         is_variable = lambda leaf: isinstance(leaf, nnx.Variable)  # noqa: E731

@@ -62,8 +62,8 @@ class Block(nnx.Module):
     plain matrix product for prompts, completions and single decode steps alike.
     """
 
-    def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
-        self.config = config
+    def __init__(self, config: DecoderConfig, pin: Callable[[Array], Array], *, rngs: nnx.Rngs) -> None:
+        self.config, self.pin = config, pin
         width, heads, kv_heads, head_dim = config.width, config.heads, config.kv_heads, config.head_dim
         fan_in, residual = width**-0.5, (2 * config.layers) ** -0.5
         stack = [(config.layers, "layers")] if config.scan_layers else []
@@ -112,8 +112,8 @@ class Block(nnx.Module):
         x = x + (self._norm(attended, self.attention_output_norm) if self.config.output_norm else attended)
         normed = self._norm(x, self.mlp_norm)
         gated = GATES[self.config.gate](normed @ _cast(self.gate, x)) * (normed @ _cast(self.up, x))
-        fed = gated @ _cast(self.down, x)
-        return x + (self._norm(fed, self.mlp_output_norm) if self.config.output_norm else fed), memory
+        fed = self.pin(gated) @ _cast(self.down, x)
+        return self.pin(x + (self._norm(fed, self.mlp_output_norm) if self.config.output_norm else fed)), memory
 
     def _attended(
         self, x: Float[Array, "N width"], layer: Layer, attention: Callable
@@ -137,7 +137,7 @@ class Block(nnx.Module):
         return rms_norm(x, scale[...], self.config.norm_epsilon, self.config.norm_offset)
 
     def _heads(self, x: Float[Array, "N width"], weight: nnx.Param) -> Float[Array, "N heads D"]:
-        flat = x @ _cast(weight, x).reshape(self.config.width, -1)
+        flat = self.pin(x @ _cast(weight, x).reshape(self.config.width, -1))
         return flat.reshape(x.shape[0], -1, self.config.head_dim)
 
 
@@ -152,11 +152,11 @@ def _cast(weight: nnx.Param, x: Array) -> Array:
 class Network(nnx.Module):
     """Embedding, blocks, final norm and head."""
 
-    def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
-        self.config = config
+    def __init__(self, config: DecoderConfig, pin: Callable[[Array], Array] = lambda x: x, *, rngs: nnx.Rngs) -> None:
+        self.config, self.pin = config, pin
         shape, std = (config.vocabulary_size, config.width), config.width**-0.5
         self.embedding = parameter(rngs, shape, ("vocabulary", "embed"), std)
-        one = partial(Block, config, rngs=rngs)
+        one = partial(Block, config, pin, rngs=rngs)
         self.blocks: Any = one() if config.scan_layers else nnx.Dict({name: one() for name in self._layer_names()})
         self.final_norm = parameter(rngs, (config.width,), ("embed",), value=1 - config.norm_offset)
         if not config.tied_head:
@@ -177,7 +177,7 @@ class Network(nnx.Module):
         Returns:
             Normalised hidden states ``[N, width]``, and the KeyValues per layer in the same form as memories.
         """
-        embedded = jnp.take(self.embedding[...], tokens, axis=0, mode="clip")
+        embedded = self.pin(jnp.take(self.embedding[...], tokens, axis=0, mode="clip"))
         x = embedded if embedded.dtype == jnp.float64 else embedded.astype(self.config.dtype)
         if self.config.embedding_scale != 1:
             x = x * jnp.asarray(self.config.embedding_scale, x.dtype)
@@ -235,4 +235,4 @@ class Network(nnx.Module):
     def logits(self, hidden: Float[Array, "*N width"]) -> Float[Array, "*N V"]:
         """Returns next-token logits of normalised hidden states, float32 or wider."""
         head = self.embedding[...].T if self.config.tied_head else self.head[...]
-        return jnp.matmul(hidden, head.astype(hidden.dtype), preferred_element_type=wide(hidden.dtype))
+        return self.pin(jnp.matmul(hidden, head.astype(hidden.dtype), preferred_element_type=wide(hidden.dtype)))

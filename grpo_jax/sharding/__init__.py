@@ -1,7 +1,15 @@
 """The mesh of devices and the one table that places arrays on it."""
 
 from grpo_jax.sharding.mesh import AXES, group_multiple, make_mesh
-from grpo_jax.sharding.rules import RULES, batch_sharding, like_params, partition, shardings, state_shardings
+from grpo_jax.sharding.rules import (
+    RULES,
+    batch_sharding,
+    like_params,
+    partition,
+    pin_groups,
+    shardings,
+    state_shardings,
+)
 
 __all__ = [
     "AXES",
@@ -11,6 +19,7 @@ __all__ = [
     "like_params",
     "make_mesh",
     "partition",
+    "pin_groups",
     "shardings",
     "state_shardings",
 ]

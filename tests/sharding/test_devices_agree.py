@@ -11,17 +11,16 @@ from grpo_jax import advantages, kl
 from grpo_jax.kl import controllers
 from grpo_jax.losses import objective, reductions, surrogates
 from grpo_jax.models import DecoderConfig, decoder
-from grpo_jax.sharding import batch_sharding, group_multiple, make_mesh, state_shardings
+from grpo_jax.sharding import batch_sharding, group_multiple, make_mesh, pin_groups, state_shardings
 from grpo_jax.types import Batch, Prompts, Rollout
 from grpo_jax.updates import adam, copied_every, learner, pad_groups
 from tests.updates.builders import compiled
 
 GROUPS, MEMBERS, PROMPT, TOKENS, VOCABULARY = 14, 2, 3, 3, 12
-POLICY = decoder(
-    DecoderConfig(
-        vocabulary_size=VOCABULARY, layers=1, width=16, heads=4, kv_heads=2, head_dim=4, hidden=24, scan_layers=True
-    )
+SHAPE = DecoderConfig(
+    vocabulary_size=VOCABULARY, layers=1, width=16, heads=4, kv_heads=2, head_dim=4, hidden=24, scan_layers=True
 )
+POLICY = decoder(SHAPE)
 OBJECTIVE = objective(
     advantages.leave_one_out(),
     surrogates.clipped(),
@@ -29,14 +28,20 @@ OBJECTIVE = objective(
     kl=kl.penalty(kl.k3, placement="loss", allow_biased=True),
     entropy_coefficient=0.01,
 )
-LEARNER = learner(
-    functools.partial(POLICY.score, temperature=0.7),
-    OBJECTIVE,
-    adam(1e-2, b1=0.0, b2=0.0, epsilon=1.0),
-    controllers.constant(0.1),
-    copied_every(1),
-    micro_batches=2,
-)
+
+
+def learner_of(policy):
+    return learner(
+        functools.partial(policy.score, temperature=0.7),
+        OBJECTIVE,
+        adam(1e-2, b1=0.0, b2=0.0, epsilon=1.0),
+        controllers.constant(0.1),
+        copied_every(1),
+        micro_batches=2,
+    )
+
+
+LEARNER = learner_of(POLICY)
 """Adam without memory is g / (|g| + 1): its moment is the gradient, and rounding of small ones is not blown up."""
 
 
@@ -84,8 +89,9 @@ def test_eight_devices_give_the_loss_gradient_and_parameters_of_one(spec, on_one
     placement = state_shardings(mesh, POLICY.logical_axes(), jax.eval_shape(make_state))
     state = jax.device_put(make_state(), placement)
     batches = batch_sharding(mesh)
+    pinned = learner_of(decoder(SHAPE, pin_groups(mesh)))
     update = compiled(
-        LEARNER.update, in_shardings=(placement, batches, batches), out_shardings=(placement, None), donate_argnums=0
+        pinned.update, in_shardings=(placement, batches, batches), out_shardings=(placement, None), donate_argnums=0
     )
     new, metrics = update(state, *jax.device_put(padded, batches))
     expected, expected_metrics = on_one_device

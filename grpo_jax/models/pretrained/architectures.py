@@ -28,7 +28,11 @@ def read_config(folder: str | Path, **changes: Any) -> DecoderConfig:
     path = Path(folder) / "config.json"
     if not path.is_file():
         raise FileNotFoundError(f"{path}: not found; name the folder that holds config.json and the safetensors files")
-    fields = json.loads(path.read_text(encoding="utf-8"))
+    return config_of(json.loads(path.read_text(encoding="utf-8")), str(path), **changes)
+
+
+def config_of(fields: Fields, path: str, **changes: Any) -> DecoderConfig:
+    """Returns the shape that the fields of a config.json describe; ``path`` is what errors name. See `read_config`."""
     names = fields.get("architectures") or []
     known = [name for name in names if name in ARCHITECTURES]
     if not known:
