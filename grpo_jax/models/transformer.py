@@ -111,7 +111,7 @@ class Block(nnx.Module):
         attended, memory = self._attended(self._norm(x, self.attention_norm), layer, attention)
         x = x + (self._norm(attended, self.attention_output_norm) if self.config.output_norm else attended)
         normed = self._norm(x, self.mlp_norm)
-        gated = GATES[self.config.gate](normed @ _cast(self.gate, x)) * (normed @ _cast(self.up, x))
+        gated = self._gated(normed @ _cast(self.gate, x), normed @ _cast(self.up, x))
         fed = self.pin(gated) @ _cast(self.down, x)
         return self.pin(x + (self._norm(fed, self.mlp_output_norm) if self.config.output_norm else fed)), memory
 
@@ -133,8 +133,15 @@ class Block(nnx.Module):
         context, memory = attention(layer.window, query, rotate(key, layer.angles), value)
         return context.reshape(x.shape[0], -1) @ _cast(self.output, x).reshape(-1, config.width), memory
 
+    # Gates and norms are cheap to compute and large to keep: the backward pass computes them again from their inputs,
+    # in one pass over memory where several kept arrays would have to be written and read.
+
+    def _gated(self, gate: Float[Array, "N hidden"], up: Float[Array, "N hidden"]) -> Float[Array, "N hidden"]:
+        return jax.checkpoint(lambda gate, up: GATES[self.config.gate](gate) * up)(gate, up)
+
     def _norm(self, x: Float[Array, "*N width"], scale: nnx.Param) -> Float[Array, "*N width"]:
-        return rms_norm(x, scale[...], self.config.norm_epsilon, self.config.norm_offset)
+        epsilon, offset = self.config.norm_epsilon, self.config.norm_offset
+        return jax.checkpoint(partial(rms_norm, epsilon=epsilon, offset=offset))(x, scale[...])
 
     def _heads(self, x: Float[Array, "N width"], weight: nnx.Param) -> Float[Array, "N heads D"]:
         flat = self.pin(x @ _cast(weight, x).reshape(self.config.width, -1))
