@@ -37,7 +37,7 @@ def main(
     pairs: int = 3,
     steps: int = 6,
     warm_up: int = 2,
-    checkpointing: bool = False,
+    checkpointing: bool = True,
     tunix_cache: int = 0,
     tunix_keeps_memory: bool = False,
     results: Path = HERE / "results.jsonl",
@@ -55,7 +55,7 @@ def main(
         pairs: how often each side runs, ours first, in turn.
         steps: timed steps of each run.
         warm_up: steps before them, not timed; compilation takes two.
-        checkpointing: let TRL recompute activations in its backward pass, as it does by default: slower, less memory.
+        checkpointing: let TRL recompute activations in its backward pass, as its default is: slower, less memory.
         tunix_cache: positions of Tunix's key-value cache; 0: as many as a sequence has, the least it accepts.
         tunix_keeps_memory: give Tunix's process the memory settings that our command line gives itself.
         results: the file that the result is appended to.
