@@ -189,13 +189,19 @@ def guarded_step(
         The new parameters and state, or the old ones, and which it was.
     """
     gradient_norm = optax.tree.norm(jax.tree.map(lambda leaf: leaf.astype(jnp.float32), gradient))
-    updates, new_opt_state = optimizer.update(gradient, opt_state, params)
-    new_params = optax.apply_updates(params, updates)
+
+    def result(gradient: Params, opt_state: Any, params: Params) -> tuple[Params, Any]:
+        updates, opt_state = optimizer.update(gradient, opt_state, params)
+        return optax.apply_updates(params, updates), opt_state
+
     finite = jnp.isfinite(loss) & jnp.isfinite(gradient_norm)
-    for leaf in jax.tree.leaves(new_params):
+    for leaf in jax.tree.leaves(result(gradient, opt_state, params)[0]):
         finite &= jnp.all(jnp.isfinite(leaf))
     idle = gradient_norm == 0
-    params, opt_state = choose(finite & ~idle, (new_params, new_opt_state), (params, opt_state))
+    # Computed once to be looked at and again to be kept. What is looked at is never stored, and what is kept takes the
+    # place of what was; a result that waited for the verdict would hold parameters and optimizer state twice.
+    kept, *inputs = jax.lax.optimization_barrier((finite & ~idle, gradient, opt_state, params))
+    params, opt_state = jax.lax.cond(kept, result, lambda _, opt_state, params: (params, opt_state), *inputs)
     return Step(params, opt_state, gradient_norm, ~finite, idle)
 
 

@@ -91,6 +91,18 @@ def test_a_gradient_of_exactly_zero_moves_nothing_though_there_is_momentum():
     assert_same((second.params, second.opt_state), (first.params, first.opt_state))
 
 
+def test_a_step_takes_the_place_of_what_was_before_it():
+    optimizer, params = adam(0.1), {str(number): jnp.ones((256, 256)) for number in range(8)}
+    step = jax.jit(
+        lambda params, opt_state, gradient: guarded_step(optimizer, params, opt_state, gradient, jnp.float32(1)),
+        donate_argnums=(0, 1),
+    )
+    memory = step.lower(params, optimizer.init(params), params).compile().memory_analysis()
+    size = sum(leaf.nbytes for leaf in params.values())
+    assert memory.alias_size_in_bytes >= 3 * size, "parameters and both moments"
+    assert memory.temp_size_in_bytes < 1.2 * size, "the clipped gradient, but no second parameters or moments"
+
+
 def test_only_trainable_parameters_move_and_count_for_clipping():
     step = taken(trainable_only(adam(0.1, max_norm=0.5, b1=0.0), lambda path: path == "kernel"))
     np.testing.assert_allclose(step.params["kernel"], [0.9, -2.0], rtol=1e-6)
