@@ -20,10 +20,10 @@ class _Outline(NamedTuple):
     end_ids: tuple[int, ...] = (1, 2)
 
     def encode(self, text: str) -> list[int]:
-        raise NotImplementedError("a plan reads no text")
+        raise RuntimeError("a plan reads no text")
 
     def decode(self, ids: Sequence[int]) -> str:
-        raise NotImplementedError("a plan writes no text")
+        raise RuntimeError("a plan writes no text")
 
 
 class Outline(NamedTuple):
@@ -93,8 +93,8 @@ def _decoder(config: Config, shape: Path | None) -> DecoderConfig:
 
 
 def _no_examples(split: str, start: int, count: int) -> list[Example]:
-    raise NotImplementedError(f"a plan reads no problem, and these are {count} of {split} from {start} on")
+    raise RuntimeError(f"a plan reads no problem, and these are {count} of {split} from {start} on")
 
 
 def _no_weights(*_: Any) -> Any:
-    raise NotImplementedError("a plan reads and writes no weights")
+    raise RuntimeError("a plan reads and writes no weights")

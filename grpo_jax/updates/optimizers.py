@@ -178,6 +178,9 @@ def guarded_step(
     gradient that is exactly zero (every group degenerate and masked, or nothing but padding): momentum of earlier
     batches would move the parameters without any evidence, and weight decay too.
 
+    The optimizer's update is computed twice, once to be looked at: memory for a little time, as long as it is
+    elementwise.
+
     Args:
         optimizer: the optimizer.
         params: the parameters.
