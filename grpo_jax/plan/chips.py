@@ -60,7 +60,7 @@ def topology(name: str) -> Topology:
 
     Args:
         name: "v5e:4x4", "v6e:8x8", "v5p:4x4x4" and the like; "cpu:8" is that many virtual devices of this machine,
-            which the process must have been started with.
+            which a process has that did not use JAX before; otherwise there are as many as there were.
 
     Raises:
         ImportError: a TPU, and libtpu is not installed.
