@@ -222,6 +222,8 @@ def _check(config: Config) -> None:
         "seed": (config.seed, 0),
         "checkpoint_every": (config.checkpoint_every, 1),
         "keep_checkpoints": (config.keep_checkpoints, 1),
+        "keep_best": (config.keep_best, 0),
+        "keep_every": (config.keep_every, 0),
         "gradient_share_every": (config.gradient_share_every, 0),
         "certify_every": (config.certify_every, 0),
         "diagnose_every": (config.diagnose_every, 0),
@@ -246,6 +248,20 @@ def _check(config: Config) -> None:
         raise ValueError(f"warm_start.slips is {config.warm_start.slips}; give a share of demonstrations in [0, 1)")
     if not 0 < config.warm_start.target <= 1:
         raise ValueError(f"warm_start.target is {config.warm_start.target}; give an accuracy in (0, 1]")
+    _check_kept(config)
+
+
+def _check_kept(config: Config) -> None:
+    if config.keep_every % config.checkpoint_every:
+        raise ValueError(
+            f"keep_every is {config.keep_every}, but there is a checkpoint every {config.checkpoint_every} steps "
+            "(checkpoint_every); give a multiple of that"
+        )
+    if config.keep_best and config.evaluation.every == 0:
+        raise ValueError(
+            f"keep_best is {config.keep_best}, but no step is evaluated; give evaluation.every a number of steps, such "
+            f"as {config.checkpoint_every}"
+        )
 
 
 def _score_with(score: Callable, merge: Callable, temperature: float, base: Params | None) -> Score:

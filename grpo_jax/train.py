@@ -36,7 +36,7 @@ from grpo_jax.program import Program, compile_program
 from grpo_jax.types import Batch, Rollout, TrainState
 from grpo_jax.warm_start import TrainingStopped, warm_started
 
-MAY_DIFFER = ("steps", "checkpoint_every", "keep_checkpoints", "diagnose_every", "mesh")
+MAY_DIFFER = ("steps", "checkpoint_every", "keep_checkpoints", "keep_best", "keep_every", "diagnose_every", "mesh")
 """Fields of the configuration that a resumed run may change: none decides what is computed up to a step, and the mesh
 only how it is rounded."""
 _SHOWN = {"reward_mean": "reward", "kl_per_sequence": "KL", "beta": "beta", "degenerate": "degenerate"}
@@ -50,6 +50,7 @@ class Run(NamedTuple):
         program: the compiled steps.
         files: where the run's files lie.
         writer: takes a row of measures per step.
+        saver: saves checkpoints in the background.
         began: when the run began, on the clock of ``time.monotonic``, as if the processes before had just ended.
     """
 
@@ -57,6 +58,7 @@ class Run(NamedTuple):
     program: Program
     files: RunFolder
     writer: Writer
+    saver: checkpoints.Saver
     began: float
 
 
@@ -95,20 +97,24 @@ def train(
     config = from_dict(to_dict(config))  # as config.json will say it: 1 for a float becomes 1.0, "1" is an error
     program = compile_program(config, objective)
     with run_folder(folder, to_dict(config), resume=resume, may_differ=MAY_DIFFER) as files:
-        start = checkpoints.latest(files.checkpoints) if resume else None
+        begun = resume and checkpoints.steps(files.checkpoints)
+        found = checkpoints.load(files.checkpoints, program.shapes) if begun else None
+        start = None if found is None else found.step
         # From here on the rows of a killed process that are written anew are gone, and with them how long it took.
         began -= _seconds_before(files) if resume else 0.0
         _check_steps(config, files, start)
         write_json(files.config, to_dict(config))
         writer = several(json_lines(files.metrics, start), tensorboard(files.tensorboard, start))
         try:
-            print(_introduction(program, files), flush=True)
-            run = Run(config, program, files, writer, began)
-            state = _started(run) if start is None else _resumed(program, files, start)
-            with progress("train", config.steps, start=start or 0) as show:
-                chosen = shipped_rules() if rules is None else rules
-                diagnose = follow(config, chosen, read_rows(files.metrics), files.diagnosis, show.note)
-                state = _loop(run, state, show, diagnose)
+            print(_introduction(program, files, start), flush=True)
+            keep = checkpoints.Keep(config.keep_checkpoints, config.keep_best, config.keep_every)
+            with checkpoints.saver(files.checkpoints, keep, start) as saver:
+                run = Run(config, program, files, writer, saver, began)
+                state = _started(run) if found is None else found.state
+                with progress("train", config.steps, start=start or 0) as show:
+                    chosen = shipped_rules() if rules is None else rules
+                    diagnose = follow(config, chosen, read_rows(files.metrics), files.diagnosis, show.note)
+                    state = _loop(run, state, show, diagnose)
         finally:
             writer.close()
         summary = _finish(config, program, files, state, time.monotonic() - began)
@@ -138,13 +144,8 @@ def _started(run: Run) -> TrainState:
     print(f"before training: accuracy on {described(_by_split(before))}", flush=True)
     state = program.state(params, key=run_key)
     state = _at_position(state, program, consumed)
-    checkpoints.save(files.checkpoints, state, 0, keep=config.keep_checkpoints)
+    run.saver.save(state, 0, score=before["validation"].accuracy)
     return state
-
-
-def _resumed(program: Program, files: RunFolder, step: int) -> TrainState:
-    print(f"resuming {files.path} at step {step}", flush=True)
-    return checkpoints.restore(files.checkpoints, program.shapes, step)
 
 
 def _loop(run: Run, state: TrainState, show: Progress, diagnose: Callable[[Row], None]) -> TrainState:
@@ -177,7 +178,8 @@ def _loop(run: Run, state: TrainState, show: Progress, diagnose: Callable[[Row],
         diagnose({"step": step, **row})
         show.update(step, {_SHOWN[name]: row[name] for name in _SHOWN if name in row})
         if step == config.steps or step % config.checkpoint_every == 0:
-            checkpoints.save(run.files.checkpoints, state, step, keep=config.keep_checkpoints)
+            run.saver.save(state, step, score=row.get("accuracy_validation"))
+        run.saver.check()
     return state
 
 
@@ -265,7 +267,7 @@ def _save_model(save: Callable[[Path, Any], None], files: RunFolder, params: Any
     print(f"model: {files.model}", flush=True)
 
 
-def _introduction(program: Program, files: RunFolder) -> str:
+def _introduction(program: Program, files: RunFolder, start: int | None) -> str:
     objective, controller = program.parts.objective, program.parts.controller
     size = sum(leaf.size for leaf in jax.tree.leaves(program.shapes.params))
     kl = objective.parts.kl
@@ -276,6 +278,7 @@ def _introduction(program: Program, files: RunFolder) -> str:
         f"{follows}; {controller.description}",
         *objective.notes,
         *([program.parts.task.description] if program.parts.task.description else []),
+        *([] if start is None else [f"resuming {files.path} at step {start}"]),
     ]
     return "\n".join(lines)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -157,6 +158,8 @@ FLIPS = {
     "mesh": Flip("data=4,fsdp=2"),
     "checkpoint_every": Flip(3),
     "keep_checkpoints": Flip(1),
+    "keep_best": Flip(2, {"keep_checkpoints": 1}),
+    "keep_every": Flip(2, {"keep_checkpoints": 1}),
     "gradient_share_every": Flip(3),
     "certify_every": Flip(2),
     "diagnose_every": Flip(2),
@@ -370,16 +373,26 @@ def trained(config, folder, monkeypatch, change=lambda program: program):
     return grpo_jax.train.train(config, folder)
 
 
+def noting(saver, note):
+    """The saver of a run, which first notes the step that is to be saved."""
+
+    @contextmanager
+    def opened(*args):
+        with saver(*args) as real:
+
+            def save(state, step, **kwargs):
+                note(step)
+                real.save(state, step, **kwargs)
+
+            yield real._replace(save=save)
+
+    return opened
+
+
 def run(config, folder, monkeypatch):
     """The rows, checkpoints and final parameters that a run leaves, and whether it checked its invariants."""
     checked, saved = [], []
-    save = checkpoints.save
-
-    def recorded(folder, state, step, **kwargs):
-        saved.append(step)
-        return save(folder, state, step, **kwargs)
-
-    monkeypatch.setattr(checkpoints, "save", recorded)
+    monkeypatch.setattr(checkpoints, "saver", noting(checkpoints.saver, saved.append))
     config = dataclasses.replace(config, keep_checkpoints=min(config.keep_checkpoints, 2))
     shared = dataclasses.replace(config, check_invariants=False)
 

@@ -17,7 +17,7 @@ from grpo_jax.experience import Collector
 from grpo_jax.metrics import config_hash, read_rows, run_folder
 from grpo_jax.metrics.curves import PANELS
 from tests.runs import TINY, assert_same, compiled, final_state, odd, rows_of, with_reward
-from tests.test_every_field import changed
+from tests.test_every_field import changed, noting
 
 WARM = replace(TINY, warm_start=WarmStartConfig(steps=2, batch=4, check_every=1, target=1.0))
 
@@ -95,7 +95,7 @@ def test_a_run_that_is_stopped_anywhere_and_resumed_is_the_run_that_was_not(plac
         if place == "collect":
             failing(patch, Collector, "collect", at)
         elif place == "save":
-            failing(patch, checkpoints, "save", at)
+            failing_saver(patch, at)
         else:
             failing_writer(patch, at)
         with pytest.raises(Stop):
@@ -121,6 +121,18 @@ def test_the_seconds_of_a_resumed_run_are_those_of_all_its_processes(tmp_path, m
     assert after[:3] == spent[:3]
     assert after == sorted(after)
     assert 1000 < after[3] < resumed["seconds"] + 0.1 < 2000
+
+
+def failing_saver(patch, at):
+    """Stops the run where it is about to save for the time ``at`` (from 0)."""
+    asked = []
+
+    def note(step):
+        asked.append(step)
+        if len(asked) == at + 1:
+            raise Stop
+
+    patch.setattr(checkpoints, "saver", noting(checkpoints.saver, note))
 
 
 def failing_writer(patch, at):

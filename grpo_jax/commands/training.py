@@ -21,7 +21,7 @@ class Train:
     Attributes:
         out: the run's folder. None: the first free one of runs/1, runs/2, ...
         resume: continue the run in the folder from its last checkpoint, with its own options; steps, checkpoint_every,
-            keep_checkpoints, diagnose_every and mesh may be given anew.
+            keep_checkpoints, keep_best, keep_every, diagnose_every and mesh may be given anew.
         preset: where the options start from: default, language-model, smoke, throughput; with a pretrained model:
             checkpoint (yours), smollm2-135m, qwen2.5-0.5b-gsm8k, qwen2.5-7b-math, llama3.1-8b-math.
         config_file: start from a saved config.json instead of a preset.

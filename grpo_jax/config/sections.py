@@ -357,7 +357,10 @@ class Config:
         seed: of everything random in the run.
         mesh: devices, as data=4,fsdp=2,tensor=1 (-1 fills up). Empty: all on data.
         checkpoint_every: updates between two checkpoints.
-        keep_checkpoints: how many stay.
+        keep_checkpoints: how many of the newest stay.
+        keep_best: how many of those with the highest accuracy on the validation split stay too, however old; only
+            steps that are evaluated (evaluation.every) compete. 0: none.
+        keep_every: a checkpoint whose step is a multiple of it stays for good; a multiple of checkpoint_every. 0: none.
         gradient_share_every: updates between two measurements of the share of the gradient that degenerate groups
             carry; each costs one more backward pass. 0: never.
         certify_every: updates between two estimates, from the update's own samples, of which gradient the KL term
@@ -383,6 +386,8 @@ class Config:
     mesh: str = ""
     checkpoint_every: int = 25
     keep_checkpoints: int = 3
+    keep_best: int = 0
+    keep_every: int = 0
     gradient_share_every: int = 10
     certify_every: int = 0
     diagnose_every: int = 10

@@ -6,52 +6,24 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
+from dataclasses import replace
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint.experimental.v1 as orbax
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from grpo_jax import checkpoints
+from grpo_jax.checkpoints import Keep
+from grpo_jax.program import compile_program
 from grpo_jax.types import TrainState
-
-
-def make_state(seed=0, width=8, optimizer=None, ref=False):
-    """A state with nested containers, optax NamedTuples, two dtypes and values no decimal literal would give."""
-    optimizer = optimizer or optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))
-    key = jax.random.key(seed)
-    params = {
-        "embed": jax.random.normal(key, (16, width)) / 3,
-        "layers": [{"w": jax.random.normal(key, (width, width), jnp.bfloat16)}, {"w": jnp.full((width,), jnp.nan)}],
-    }
-    opt_state = jax.tree.map(lambda x: x + jnp.ones_like(x) / 7, optimizer.init(params))
-    return TrainState(
-        params=params,
-        opt_state=opt_state,
-        ref_params=jax.tree.map(jnp.copy, params) if ref else None,
-        controller={"beta": jnp.float32(0.1), "step": jnp.int32(3)},
-        key=jax.random.fold_in(key, 7),
-        step=jnp.int32(5),
-        position=jnp.int32(40),
-        rejected=jnp.int32(0),
-    )
-
-
-def abstract(state):
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
-
-
-def bits(leaf):
-    leaf = jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
-    return leaf.dtype, leaf.shape, np.asarray(leaf).tobytes()
-
-
-def assert_bitwise_equal(one, other):
-    assert jax.tree.structure(one) == jax.tree.structure(other)
-    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
-        assert bits(a) == bits(b)
+from tests.checkpoints.states import abstract, assert_bitwise_equal, make_state
+from tests.runs import TINY
 
 
 @pytest.fixture
@@ -119,6 +91,72 @@ def test_a_checkpoint_moves_between_one_device_and_eight(tmp_path, mesh):
     assert_bitwise_equal(one, state)
 
 
+def test_a_checkpoint_of_eight_data_shards_moves_to_data_fsdp_and_tensor(tmp_path):
+    """The real decoder's state, placed by the table of logical axes."""
+    eight, cube = (compile_program(replace(TINY, mesh=mesh)) for mesh in ("data=8", "data=2,fsdp=2,tensor=2"))
+    state = eight.state(eight.initial(key=jax.random.key(0)), key=jax.random.key(1))
+    checkpoints.save(tmp_path, state, 3)
+    moved = checkpoints.restore(tmp_path, cube.shapes)
+    assert_bitwise_equal(moved, state)
+    split = [leaf for leaf in jax.tree.leaves(moved.params) if leaf.addressable_shards[0].data.size < leaf.size]
+    assert split, "nothing is split over fsdp and tensor"
+    for leaf, wanted in zip(jax.tree.leaves(moved), jax.tree.leaves(cube.shapes), strict=True):
+        assert leaf.sharding.is_equivalent_to(wanted.sharding, leaf.ndim)
+
+
+def test_a_save_does_not_hold_up_the_run_and_sees_nothing_of_what_it_does_next(tmp_path, monkeypatch):
+    """The state is donated and overwritten while the checkpoint is not done yet."""
+    go_on, real = threading.Event(), orbax.save_async
+
+    class Held(NamedTuple):
+        response: object
+
+        def result(self):
+            assert go_on.wait(60)
+            return self.response.result()
+
+    monkeypatch.setattr(orbax, "save_async", lambda *args, **kwargs: Held(real(*args, **kwargs)))
+    overwrite = jax.jit(lambda params: jax.tree.map(lambda leaf: leaf * 0 + 7, params), donate_argnums=0)
+    state = make_state()
+    expected = jax.tree.map(jnp.copy, state)
+    with checkpoints.saver(tmp_path) as saver:
+        saver.save(state, 1)
+        params = state.params
+        for _ in range(20):
+            params = overwrite(params)
+        jax.block_until_ready(params)
+        saver.check()
+        go_on.set()
+    assert_bitwise_equal(checkpoints.restore(tmp_path, expected), expected)
+
+
+def test_whatever_else_is_saved_comes_back_though_its_shapes_change_from_step_to_step(tmp_path):
+    class Item(NamedTuple):
+        tokens: object
+        version: object
+        text: object
+
+    def item(length):
+        tokens = jnp.arange(length * 2, dtype=jnp.int32).reshape(length, 2)
+        return Item(tokens, np.int64(2**40 + length), np.frombuffer(b"37+58=", np.uint8))
+
+    like = make_state()
+    with checkpoints.saver(tmp_path) as saver:
+        for step, queue in enumerate([[], [item(3)], [item(0), item(5)]]):
+            saver.save(like, step, extra={"queue": queue, "turn": step})
+    for step, queue in enumerate([[], [item(3)], [item(0), item(5)]]):
+        found = checkpoints.load(tmp_path, like, step)
+        assert_bitwise_equal(found.state, like)
+        again = checkpoints.rebuilt(found.extra, {"queue": [Item(0, 0, 0)] * len(queue), "turn": 0})
+        assert int(again["turn"]) == step
+        for leaf, expected in zip(jax.tree.leaves(again["queue"]), jax.tree.leaves(queue), strict=True):
+            assert isinstance(leaf, np.ndarray)
+            assert (leaf.dtype, leaf.shape) == (np.asarray(expected).dtype, np.shape(expected))
+            np.testing.assert_array_equal(leaf, expected)
+    with pytest.raises(ValueError, match=r"queue\.1\.text, queue\.1\.tokens, queue\.1\.version is in one"):
+        checkpoints.rebuilt(found.extra, {"queue": [Item(0, 0, 0)], "turn": 0})
+
+
 def test_the_newest_is_restored_unless_a_step_is_named(tmp_path):
     for step in (2, 10, 9):
         checkpoints.save(tmp_path, make_state(step), step)
@@ -129,7 +167,7 @@ def test_the_newest_is_restored_unless_a_step_is_named(tmp_path):
 
 def test_only_the_newest_are_kept(tmp_path):
     for step in range(1, 5):
-        checkpoints.save(tmp_path, make_state(step), step, keep=2)
+        checkpoints.save(tmp_path, make_state(step), step, keep=Keep(2))
     assert checkpoints.steps(tmp_path) == [3, 4]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["3", "4"]
 
@@ -143,8 +181,9 @@ def test_a_half_written_checkpoint_is_never_used(tmp_path):
     (tmp_path / "4").mkdir()
     assert checkpoints.latest(tmp_path) == 1
     assert_bitwise_equal(checkpoints.restore(tmp_path, make_state()), make_state(1))
-    checkpoints.save(tmp_path, make_state(4), 4, keep=2)
+    checkpoints.save(tmp_path, make_state(4), 4, keep=Keep(2))
     assert checkpoints.steps(tmp_path) == [1, 4]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "3.damaged", "4", "4.damaged"]
 
 
 def test_a_process_killed_while_saving_leaves_the_earlier_checkpoint_and_a_folder_that_can_be_used(tmp_path):
@@ -195,7 +234,7 @@ def test_what_cannot_be_done_is_said_at_once(tmp_path):
         checkpoints.restore(tmp_path / "nowhere", make_state())
     assert checkpoints.latest(tmp_path / "nowhere") is None
     with pytest.raises(ValueError, match="keep=0"):
-        checkpoints.save(tmp_path, make_state(), 1, keep=0)
+        checkpoints.save(tmp_path, make_state(), 1, keep=Keep(0))
     with pytest.raises(ValueError, match="step=-1"):
         checkpoints.save(tmp_path, make_state(), -1)
     checkpoints.save(tmp_path, make_state(), 1)
