@@ -1,5 +1,6 @@
 """Functions compiled once for a run, which can also be traced from shapes alone, on devices that are not there."""
 
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -7,6 +8,10 @@ import jax
 from jaxtyping import Array, Key
 
 from grpo_jax.types import Params, Prompts, Rollout
+
+_LAUNCH = threading.Lock()
+"""Held while a computation is launched, not while it runs: every device gets those of several threads in one order, or
+else two that exchange data could each hold devices that the other one waits for."""
 
 
 class Base(NamedTuple):
@@ -40,7 +45,8 @@ class Compiled(NamedTuple):
 
     def __call__(self, *arguments: Any) -> Any:
         """Computes; XLA compiles at the first call."""
-        return self.function(self.base.params(), *arguments)
+        with _LAUNCH:
+            return self.function(self.base.params(), *arguments)
 
     def trace(self, *shapes: Any) -> jax.stages.Traced:
         """Traces the very function that is called, for arguments of these shapes; allocates nothing."""

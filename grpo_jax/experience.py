@@ -24,6 +24,7 @@ class Experience(NamedTuple):
     Attributes:
         rollout: the completions ``[P, G, T]``, packed if asked for; padding groups last.
         batch: rewards, masks and the sampler's record.
+        versions: updates behind the policy that sampled each group ``[P]``, int32.
         prompts: the prompts' texts, P without padding.
         completions: the completions' texts, group by group.
         consumed: training problems used up, kept or not.
@@ -34,6 +35,7 @@ class Experience(NamedTuple):
 
     rollout: Rollout
     batch: Batch
+    versions: np.ndarray
     prompts: list[str]
     completions: list[str]
     consumed: int
@@ -62,7 +64,7 @@ class Collector(NamedTuple):
     extra_rounds: int
     packing_widths: int | None = None
 
-    def collect(self, params: Params, position: int, *, key: Key[Array, ""]) -> Experience:
+    def collect(self, params: Params, position: int, *, key: Key[Array, ""], version: int = 0) -> Experience:
         """Samples and scores the training problems from ``position`` on.
 
         With ``extra_rounds`` further problems are sampled until P groups are informative or the rounds are spent; then
@@ -72,6 +74,7 @@ class Collector(NamedTuple):
             params: the policy's parameters.
             position: index of the next training problem.
             key: consumed; every round folds its number into it.
+            version: updates behind the parameters, kept with every group.
         """
         found = self._round(params, position, jax.random.fold_in(key, 0))
         rounds = 1
@@ -86,6 +89,7 @@ class Collector(NamedTuple):
         return Experience(
             rollout,
             batch,
+            np.full(self.groups, version, np.int32),
             chosen.prompts,
             chosen.completions,
             consumed=rounds * self.groups,

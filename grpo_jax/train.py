@@ -14,7 +14,8 @@ from grpo_jax import checkpoints
 from grpo_jax.config import Config, from_dict, load, to_dict
 from grpo_jax.diagnosis import Rule, follow, shipped_rules
 from grpo_jax.evaluation import Evaluation, described, evaluate, out_of_domain
-from grpo_jax.experience import Collector
+from grpo_jax.experience import Experience
+from grpo_jax.lag import experiences, notes, steps_of
 from grpo_jax.losses import Objective
 from grpo_jax.metrics import (
     Progress,
@@ -34,6 +35,7 @@ from grpo_jax.metrics import (
 from grpo_jax.oracle import as_row
 from grpo_jax.program import Program, compile_program
 from grpo_jax.types import Batch, Rollout, TrainState
+from grpo_jax.waiting import as_arrays, from_arrays
 from grpo_jax.warm_start import TrainingStopped, warm_started
 
 MAY_DIFFER = ("steps", "checkpoint_every", "keep_checkpoints", "keep_best", "keep_every", "diagnose_every", "mesh")
@@ -106,15 +108,16 @@ def train(
         write_json(files.config, to_dict(config))
         writer = several(json_lines(files.metrics, start), tensorboard(files.tensorboard, start))
         try:
-            print(_introduction(program, files, start), flush=True)
+            print(_introduction(config, program, files, start), flush=True)
             keep = checkpoints.Keep(config.keep_checkpoints, config.keep_best, config.keep_every)
             with checkpoints.saver(files.checkpoints, keep, start) as saver:
                 run = Run(config, program, files, writer, saver, began)
                 state = _started(run) if found is None else found.state
+                ahead = [] if found is None else from_arrays(found.extra)
                 with progress("train", config.steps, start=start or 0) as show:
                     chosen = shipped_rules() if rules is None else rules
                     diagnose = follow(config, chosen, read_rows(files.metrics), files.diagnosis, show.note)
-                    state = _loop(run, state, show, diagnose)
+                    state = _loop(run, state, ahead, show, diagnose)
         finally:
             writer.close()
         summary = _finish(config, program, files, state, time.monotonic() - began)
@@ -148,38 +151,30 @@ def _started(run: Run) -> TrainState:
     return state
 
 
-def _loop(run: Run, state: TrainState, show: Progress, diagnose: Callable[[Row], None]) -> TrainState:
+def _loop(
+    run: Run, state: TrainState, ahead: Sequence[Experience], show: Progress, diagnose: Callable[[Row], None]
+) -> TrainState:
     config, program = run.config, run.program
-    rollout = config.rollout
-    collector = Collector(
-        program.parts,
-        program.generate,
-        rollout.prompts,
-        program.rows,
-        rollout.group_size,
-        rollout.resample_rounds,
-        config.update.packing_widths,
-    )
-    while (done := int(state.step) // config.update.updates_per_rollout) < config.steps:
-        began, step, position = time.monotonic(), done + 1, int(state.position)
-        # fold_in leaves the state's own key as it was, so no two steps, resumed or not, share noise.
-        found = collector.collect(state.params, position, key=jax.random.fold_in(state.key, done))
-        sampled = time.monotonic()
-        placed = program.place((found.rollout, found.batch))
-        row = _examined(run, state, placed, step)
-        state, metrics = program.update(state, *placed)
-        state = _at_position(state, program, position + found.consumed)
-        row |= _numbers(jax.device_get(metrics)) | {"rounds": float(found.rounds)} | found.measures
-        row |= {"seconds_sampling": sampled - began, "seconds": time.monotonic() - began}
-        _stop_if_broken(run, state, step)
-        if step == config.steps or (config.evaluation.every and step % config.evaluation.every == 0):
-            row |= _accuracies(_evaluated(config, program, state.params, everywhere=step == config.steps))
-        run.writer.write(step, row | {"seconds_total": time.monotonic() - run.began})
-        diagnose({"step": step, **row})
-        show.update(step, {_SHOWN[name]: row[name] for name in _SHOWN if name in row})
-        if step == config.steps or step % config.checkpoint_every == 0:
-            run.saver.save(state, step, score=row.get("accuracy_validation"))
-        run.saver.check()
+    with experiences(config, program, state, ahead) as source:
+        while (done := steps_of(config, state)) < config.steps:
+            began, step, position = time.monotonic(), done + 1, int(state.position)
+            found = source.next(state)
+            placed = program.place((found.rollout, found.batch))
+            row = _examined(run, state, placed, step)
+            state, metrics = program.update(state, *placed)
+            state = _at_position(state, program, position + found.consumed)
+            row |= _numbers(jax.device_get(metrics)) | {"rounds": float(found.rounds)} | found.measures
+            row |= {"seconds": time.monotonic() - began}
+            _stop_if_broken(run, state, step)
+            if step == config.steps or (config.evaluation.every and step % config.evaluation.every == 0):
+                row |= _accuracies(_evaluated(config, program, state.params, everywhere=step == config.steps))
+            run.writer.write(step, row | {"seconds_total": time.monotonic() - run.began})
+            diagnose({"step": step, **row})
+            show.update(step, {_SHOWN[name]: row[name] for name in _SHOWN if name in row})
+            if step == config.steps or step % config.checkpoint_every == 0:
+                beside = as_arrays(source.ahead())
+                run.saver.save(state, step, score=row.get("accuracy_validation"), extra=beside)
+            run.saver.check()
     return state
 
 
@@ -267,7 +262,7 @@ def _save_model(save: Callable[[Path, Any], None], files: RunFolder, params: Any
     print(f"model: {files.model}", flush=True)
 
 
-def _introduction(program: Program, files: RunFolder, start: int | None) -> str:
+def _introduction(config: Config, program: Program, files: RunFolder, start: int | None) -> str:
     objective, controller = program.parts.objective, program.parts.controller
     size = sum(leaf.size for leaf in jax.tree.leaves(program.shapes.params))
     kl = objective.parts.kl
@@ -277,6 +272,7 @@ def _introduction(program: Program, files: RunFolder, start: int | None) -> str:
         f"run {files.path} on {jax.devices()[0].platform} ({mesh}); {size:,} parameters",
         f"{follows}; {controller.description}",
         *objective.notes,
+        *notes(config, program),
         *([program.parts.task.description] if program.parts.task.description else []),
         *([] if start is None else [f"resuming {files.path} at step {start}"]),
     ]

@@ -42,7 +42,7 @@ def compiled(config, objective=None, devices=1):
     """The program of a run on some devices, with the reward ``odd``; equal runs but for their length share one."""
     update = replace(config.update, max_rejected=2, packing_widths=None)
     evaluation = replace(config.evaluation, every=0)
-    rollout = replace(config.rollout, resample_rounds=0)
+    rollout = replace(config.rollout, resample_rounds=0, lag=min(config.rollout.lag, 1))
     same = replace(TINY, **{name: getattr(config, name) for name in ("task", "model", "reward")}, rollout=rollout)
     same = replace(same, objective=config.objective, beta=config.beta, reference=config.reference, update=update)
     same = replace(same, evaluation=evaluation, mesh=config.mesh, check_invariants=config.check_invariants)

@@ -90,6 +90,8 @@ FLIPS = {
     "rollout.top_p": Flip(0.3),
     "rollout.resample_rounds": Flip(2),
     "rollout.slots": Flip(5),
+    "rollout.lag": Flip(1),
+    "rollout.mesh": Flip("data=2,fsdp=2"),
     "reward.functions": Flip("tests.runs:odd,countdown=0.5"),
     "reward.timeout": Flip(5.0),
     "reward.overlong_cache": Flip(2),
@@ -423,6 +425,11 @@ def mesh_shape(config, **_):
     return compile_program(config).mesh.shape
 
 
+def sampling_mesh_shape(config, **_):
+    program = compile_program(config)
+    return program.mesh.shape, program.sampling_mesh.shape
+
+
 OBSERVED = {
     "task": examples,
     "model": policy_numerics,
@@ -431,6 +438,8 @@ OBSERVED = {
     "model.lora_targets": adapted,
     "rollout": sampled,
     "rollout.slots": sampling_program,
+    "rollout.lag": run,
+    "rollout.mesh": sampling_mesh_shape,
     "reward": rewarded,
     "reward.timeout": reward_functions,
     "objective": gradient,

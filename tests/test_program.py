@@ -14,7 +14,8 @@ from grpo_jax.components import build
 from grpo_jax.experience import Collector, Experience
 from grpo_jax.losses import Objective, degenerate, objective, reductions, surrogates
 from grpo_jax.models import position_tabular
-from grpo_jax.program import _score_with, compile_program
+from grpo_jax.placement import score_with
+from grpo_jax.program import compile_program
 from grpo_jax.rollouts import sampler
 from grpo_jax.statistics import Mean
 from grpo_jax.types import Batch, Prompts, Rollout
@@ -40,7 +41,7 @@ def test_one_temperature_divides_the_logits_of_sampler_policy_and_reference():
     config = replace(TINY, rollout=replace(TINY.rollout, temperature=0.6))
     generate = sampler(policy, build(config).strategy, 8, 1, (), 0)
     rollout = generate(params, Prompts(jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool)), key=KEY)
-    score = _score_with(policy.score, lambda base, params: params, config.rollout.temperature, None)
+    score = score_with(policy.score, lambda base, params: params, config.rollout.temperature, None)
     batch = Batch(rollout.mask, jnp.zeros((1, 8)))
     known = (score(params, rollout).log_probs, reference_scores(score, frozen())(params, rollout, batch))
     for log_probs in (rollout.log_probs, *known):

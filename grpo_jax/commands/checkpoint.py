@@ -151,5 +151,6 @@ class Export:
 
 def _restored(command: Evaluate | Sample | Export) -> tuple[Program, TrainState]:
     config = load(command.run / "config.json")
+    config = replace(config, rollout=replace(config.rollout, mesh=None))  # nothing is updated while this samples
     program = compile_program(config if command.mesh is None else replace(config, mesh=command.mesh))
     return program, checkpoints.restore(command.run / "checkpoints", program.shapes, command.step)

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,6 +49,7 @@ class Parts(NamedTuple):
     Attributes:
         task: the problems.
         policy: the decoder.
+        policy_on: ``(pin) -> Policy``, the same decoder for another mesh; see ``build``.
         strategy: how tokens are chosen.
         rewards: those of the task first, then what is added to them.
         task_rewards: how many are the task's.
@@ -65,6 +67,7 @@ class Parts(NamedTuple):
 
     task: Task
     policy: Policy
+    policy_on: Callable[[Callable[[Array], Array]], Policy]
     strategy: Strategy
     rewards: tuple[RewardFunction, ...]
     task_rewards: int
@@ -114,10 +117,12 @@ def build(
     functions, weights = _rewards(config, own, max_tokens)
     controller = build_controller(config.beta)
     _check_reference_is_used(config, controller)
-    policy = decoder(_shape(config.model, task) if checkpoint is None else checkpoint.config, pin)
+    policy_on = partial(decoder, _shape(config.model, task) if checkpoint is None else checkpoint.config)
+    policy = policy_on(pin)
     parts = Parts(
         task=task,
         policy=policy,
+        policy_on=policy_on,
         strategy=categorical(rollout.temperature, rollout.top_k, rollout.top_p),
         rewards=functions,
         task_rewards=len(own.functions),
@@ -133,6 +138,7 @@ def build(
         save=None if checkpoint is None else checkpoint.save,
     )
     _check_ratio_can_move(config)
+    _check_lag_is_corrected(config, parts.objective)
     return parts
 
 
@@ -260,14 +266,27 @@ def _check_reference_is_used(config: Config, controller: Controller) -> None:
 
 def _check_ratio_can_move(config: Config) -> None:
     """Raises ValueError for a bound on the ratio where every ratio is 1."""
-    if config.update.updates_per_rollout > 1:
+    if config.update.updates_per_rollout > 1 or config.rollout.lag:
         return
     for field in ("clip_low", "clip_high", "dual_cap", "gate_positive", "gate_negative"):
         if getattr(config.objective, field) is not None:
             raise ValueError(
                 f"objective.{field} has no effect with update.updates_per_rollout=1: the policy that sampled is the "
-                "one that is updated, so every ratio is 1; leave it out, or take 2 or more updates"
+                "one that is updated, so every ratio is 1; leave it out, or take 2 or more updates or a rollout.lag"
             )
+
+
+def _check_lag_is_corrected(config: Config, built: Objective) -> None:
+    """Raises ValueError where completions of an older policy would count as the current one's."""
+    surrogate = built.parts.surrogate
+    if not config.rollout.lag or surrogate.corrects != "nothing" or config.objective.allow_biased:
+        return
+    raise ValueError(
+        f"rollout.lag={config.rollout.lag} with objective.surrogate={config.objective.surrogate}: {surrogate.name} has "
+        "no ratio to the policy that sampled, so neither reward nor KL term would follow anything, and runs collapse; "
+        "use sequence_importance_weighted (exact), importance_weighted, clipped or cispo, or rollout.lag=0. With a KL "
+        "term, objective.allow_biased=true studies it"
+    )
 
 
 def _shape(config: ModelConfig, task: Task) -> DecoderConfig:

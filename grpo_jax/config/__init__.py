@@ -1,5 +1,6 @@
 """The configuration of a run: frozen data that stops at the training loop. No function of the library takes one."""
 
+from grpo_jax.config.limits import check_limits
 from grpo_jax.config.reading import from_dict, load, to_dict
 from grpo_jax.config.sections import (
     BetaConfig,
@@ -27,6 +28,7 @@ __all__ = [
     "TaskConfig",
     "UpdateConfig",
     "WarmStartConfig",
+    "check_limits",
     "from_dict",
     "load",
     "to_dict",

@@ -108,6 +108,12 @@ class RolloutConfig:
             conditions the prompts on being neither too easy nor too hard. 0: never.
         slots: most completions that decode at a time; one that ends makes room for the next. For lengths that differ
             much, where all at once do not fit or keep the devices busy. None: all at once.
+        lag: updates that the policy which samples is behind the one that is updated, so that completions are sampled
+            and scored while updates run. Every update gets them from the policy of exactly so many updates ago (the
+            first ones from the initial policy), with its log-probs as the old ones of every ratio; they are then as
+            reproducible as without lag. Keeps up to lag + 1 older policies in memory. 0: sample, then update.
+        mesh: devices for sampling alone, as data=2,tensor=2: the last ones, and mesh describes the others. The policy
+            goes there after each update. None: sample where updates run.
     """
 
     prompts: int = 32
@@ -118,6 +124,8 @@ class RolloutConfig:
     top_p: float | None = None
     resample_rounds: int = 0
     slots: int | None = None
+    lag: int = 0
+    mesh: str | None = None
 
 
 @dataclass(frozen=True)
@@ -355,7 +363,7 @@ class Config:
         evaluation: accuracy on problems never trained on.
         steps: updates, each on one batch of completions.
         seed: of everything random in the run.
-        mesh: devices, as data=4,fsdp=2,tensor=1 (-1 fills up). Empty: all on data.
+        mesh: devices, as data=4,fsdp=2,tensor=1 (-1 fills up). Empty: all on data. Without those of rollout.mesh.
         checkpoint_every: updates between two checkpoints.
         keep_checkpoints: how many of the newest stay.
         keep_best: how many of those with the highest accuracy on the validation split stay too, however old; only

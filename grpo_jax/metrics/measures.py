@@ -49,5 +49,8 @@ def _suffixed(name: str, suffix: str) -> str:
 
 
 def is_timing(name: str) -> bool:
-    """Returns whether two equal runs may differ in a measure: ``seconds``, ``seconds_*`` and ``*_per_second``."""
-    return name == "seconds" or name.startswith("seconds_") or name.endswith("_per_second")
+    """Returns whether two equal runs may differ in a measure.
+
+    Those are ``seconds``, ``seconds_*`` and ``*_per_second``, and ``queued``: how far a sampler has run ahead.
+    """
+    return name == "queued" or name == "seconds" or name.startswith("seconds_") or name.endswith("_per_second")

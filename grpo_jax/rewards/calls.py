@@ -13,6 +13,9 @@ import numpy as np
 from jaxtyping import Float32
 
 _LARGEST = float(np.finfo(np.float32).max)
+_ALONE = threading.RLock()
+"""Held while a reward function runs: those of evaluations and of rollouts may be called from two threads, of which
+nobody who writes one has to know."""
 
 
 @runtime_checkable
@@ -45,7 +48,7 @@ def name_of(function: RewardFunction) -> str:
 def call(
     function: RewardFunction, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Sequence[Any]]
 ) -> Float32[np.ndarray, " N"]:
-    """Calls a reward function and checks its answer.
+    """Calls a reward function and checks its answer; of several threads, one at a time.
 
     Args:
         function: the reward function.
@@ -65,9 +68,10 @@ def call(
     # Functions get their own lists: one that edits them must not change what the next one sees.
     arguments = {key: list(values) for key, values in columns.items()}
     try:
-        answer = function(prompts=list(prompts), completions=list(completions), **arguments)
-        if inspect.iscoroutine(answer):
-            answer = _wait_for(answer)
+        with _ALONE:
+            answer = function(prompts=list(prompts), completions=list(completions), **arguments)
+            if inspect.iscoroutine(answer):
+                answer = _wait_for(answer)
     except Exception as error:
         raise RuntimeError(
             f"reward function {name!r} raised {type(error).__name__} on {rows} completions (called with prompts, "

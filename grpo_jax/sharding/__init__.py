@@ -1,6 +1,6 @@
 """The mesh of devices and the one table that places arrays on it."""
 
-from grpo_jax.sharding.mesh import AXES, group_multiple, make_mesh
+from grpo_jax.sharding.mesh import AXES, group_multiple, make_mesh, mesh_size
 from grpo_jax.sharding.rules import (
     RULES,
     batch_sharding,
@@ -18,6 +18,7 @@ __all__ = [
     "group_multiple",
     "like_params",
     "make_mesh",
+    "mesh_size",
     "partition",
     "pin_groups",
     "shardings",

@@ -42,6 +42,22 @@ def make_mesh(spec: str = "", devices: Sequence[Any] | None = None) -> Mesh:
     return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=available)
 
 
+def mesh_size(spec: str, place: str) -> int:
+    """Returns how many devices a text asks for.
+
+    Args:
+        spec: as `make_mesh` takes it, every size written out.
+        place: where the text stands, for the error.
+
+    Raises:
+        ValueError: text that is not of this form, is empty, or leaves a size open.
+    """
+    sizes = _parse(spec) if spec.strip() else {}
+    if not sizes or -1 in sizes.values():
+        raise ValueError(f"{place} {spec!r} does not say how many devices; write each size out, as in data=2,tensor=2")
+    return math.prod(sizes.values())
+
+
 def group_multiple(mesh: Mesh, *, micro_batches: int = 1) -> int:
     """Returns what P must be a multiple of, so that every device has as many groups as any other in each micro-batch.
 

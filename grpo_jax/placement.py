@@ -1,0 +1,182 @@
+"""Where a run's steps live: updates on one mesh of devices, sampling on the same or on one of its own."""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jaxtyping import Array, Float
+
+from grpo_jax.compiled import Base, Compiled, Sampler
+from grpo_jax.components import Parts
+from grpo_jax.config import Config
+from grpo_jax.models import Policy
+from grpo_jax.rollouts import sampler
+from grpo_jax.sharding import batch_sharding, group_multiple, make_mesh, mesh_size, pin_groups, shardings
+from grpo_jax.types import Params, Prompts, Rollout
+from grpo_jax.updates import Score, map_groups
+
+
+class Meshes(NamedTuple):
+    """The devices of a run.
+
+    Attributes:
+        update: those that score, update and evaluate.
+        sampling: those that sample; the same mesh unless ``config.rollout.mesh`` names devices of their own.
+    """
+
+    update: Mesh
+    sampling: Mesh
+
+    @property
+    def apart(self) -> bool:
+        """Whether sampling has devices of its own."""
+        return self.update is not self.sampling
+
+
+class Sampling(NamedTuple):
+    """The steps that run where completions are sampled.
+
+    Attributes:
+        params: shapes of the parameters there, with their devices.
+        generate: ``(params, prompts, *, key) -> Rollout``.
+        old_log_probs: ``(params, rollout) -> log_probs [P, G, T]``, by the function that the update scores with.
+        hand_over: ``params -> params`` for sampling: on its devices, and where updates go on meanwhile in memory of
+            their own, since an update takes that of the parameters it is given.
+    """
+
+    params: Any
+    generate: Sampler
+    old_log_probs: Compiled
+    hand_over: Callable[[Params], Params]
+
+
+def make_meshes(config: Config, devices: Sequence[Any] | None = None) -> Meshes:
+    """Builds the meshes of a run: sampling takes the last devices where it has its own, updates the others.
+
+    Args:
+        config: the run; its ``mesh`` and ``rollout.mesh``.
+        devices: the devices to use; None: all of them.
+
+    Raises:
+        ValueError: meshes that do not fit the devices, or an arrangement that several processes cannot have.
+    """
+    lag, own = config.rollout.lag, config.rollout.mesh
+    if jax.process_count() > 1 and (lag or own is not None):
+        given = f"rollout.lag={lag}" if lag else f"rollout.mesh={own}"
+        raise ValueError(
+            f"{given} in {jax.process_count()} processes: a thread of each would launch rollouts beside updates in an "
+            "order of its own, and the processes would wait for each other for ever; leave it out, or use one process"
+        )
+    if own is None:
+        mesh = make_mesh(config.mesh, devices)
+        return Meshes(mesh, mesh)
+    available = jax.devices() if devices is None else list(devices)
+    count = mesh_size(own, "rollout.mesh")
+    if count >= len(available):
+        raise ValueError(
+            f"rollout.mesh {own!r} takes {count} devices for sampling, but there are {len(available)} in all and "
+            "updates need one at least; give it fewer, or leave it out to sample and update on the same devices"
+        )
+    return Meshes(make_mesh(config.mesh, available[:-count]), make_mesh(own, available[-count:]))
+
+
+def base_on(mesh: Mesh, parts: Parts) -> Base:
+    """Returns what adapters adapt, on the devices of a mesh; nothing where the whole policy is trained."""
+    adapters, load = parts.adapters, parts.load
+    if adapters is None:
+        return Base(lambda: None, None, None, lambda base, params: params)
+    assert load is not None
+    shapes = jax.eval_shape(lambda: parts.policy.init(key=jax.random.key(0)))
+    places = shardings(mesh, parts.policy.logical_axes(), shapes)
+    return Base(cache(lambda: load(places)), placed(shapes, places), places, adapters.merge)
+
+
+def placed(shapes: Any, places: Any) -> Any:
+    """Returns shapes with the devices that each array lives on."""
+    return jax.tree.map(
+        lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), shapes, places
+    )
+
+
+def places_of(shapes: Any) -> Any:
+    """Returns the devices that each array of a tree of shapes lives on."""
+    return jax.tree.map(lambda leaf: leaf.sharding, shapes)
+
+
+def sampler_on(
+    mesh: Mesh, policy: Policy, parts: Parts, base: Base, params: Any, strategy: Any, size: int, slots: int | None
+) -> Sampler:
+    """Builds the sampler of a policy on a mesh.
+
+    Args:
+        mesh: the devices.
+        policy: the policy, its groups pinned to the mesh.
+        parts: budget, end and padding.
+        base: what adapters adapt, on the mesh.
+        params: shapes of the parameters, with their devices.
+        strategy: how tokens are chosen.
+        size: completions per prompt, G.
+        slots: most completions that decode at a time.
+    """
+    ends, pad = parts.task.tokenizer.end_ids, parts.task.tokenizer.pad_id
+    options = {"slots": slots, "shards": group_multiple(mesh)}
+    generate = sampler(policy, strategy, size, parts.max_tokens, ends, pad, **options)
+    groups = batch_sharding(mesh)
+
+    def merged(frozen: Params | None, params: Params, prompts: Prompts, key: Any) -> Rollout:
+        return generate(base.merge(frozen, params), prompts, key=key)
+
+    places = (base.places, places_of(params), groups, None)
+    return Sampler(Compiled(jax.jit(merged, in_shardings=places, out_shardings=groups), base))
+
+
+def sampling_steps(config: Config, meshes: Meshes, parts: Parts, base: Base, params: Any) -> Sampling:
+    """Builds what runs where completions are sampled.
+
+    Args:
+        config: the run.
+        meshes: its devices.
+        parts: what the configuration stands for, groups pinned to the mesh of the updates.
+        base: what adapters adapt, on the mesh of the updates.
+        params: shapes of what is trained, on the mesh of the updates.
+    """
+    rollout, mesh, policy = config.rollout, meshes.sampling, parts.policy
+    if meshes.apart:
+        policy, base = parts.policy_on(pin_groups(mesh)), base_on(mesh, parts)
+        axes = (parts.policy if parts.adapters is None else parts.adapters).logical_axes()
+        params = placed(params, shardings(mesh, axes, params))
+    groups = batch_sharding(mesh)
+
+    def old_log_probs(frozen: Params | None, params: Params, rollout: Rollout) -> Float[Array, "P G T"]:
+        score = score_with(policy.score, base.merge, config.rollout.temperature, frozen)
+        return map_groups(lambda part: score(params, part).log_probs, rollout, config.update.micro_batches)
+
+    scored = jax.jit(old_log_probs, in_shardings=(base.places, places_of(params), groups), out_shardings=groups)
+    return Sampling(
+        params=params,
+        generate=sampler_on(mesh, policy, parts, base, params, parts.strategy, rollout.group_size, rollout.slots),
+        old_log_probs=Compiled(scored, base),
+        hand_over=_hand_over(meshes, params, lagging=rollout.lag > 0),
+    )
+
+
+def score_with(score: Callable, merge: Callable, temperature: float, base: Params | None) -> Score:
+    """Binds base and temperature to a policy's scoring function."""
+
+    def bound(params: Params, rollout: Rollout, *, entropy: bool = False, ref_params: Params | None = None):
+        reference = None if ref_params is None else merge(base, ref_params)
+        return score(merge(base, params), rollout, temperature, entropy=entropy, ref_params=reference)
+
+    return bound
+
+
+def _hand_over(meshes: Meshes, params: Any, *, lagging: bool) -> Callable[[Params], Params]:
+    if meshes.apart:
+        places = places_of(params)
+        return lambda params: jax.device_put(params, places, may_alias=False)
+    if not lagging:
+        return lambda params: params  # the update takes their memory only once sampling has ended
+    return jax.jit(lambda params: jax.tree.map(jnp.copy, params), out_shardings=places_of(params))
