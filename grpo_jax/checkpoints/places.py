@@ -1,7 +1,5 @@
-"""The form in which a tree is stored: a flat dict of plain arrays by their place, and a record of what they are."""
+"""The form in which a tree is stored: a flat dict of plain arrays by their place, and what is recorded of them."""
 
-import json
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,9 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
-
-Record = dict[str, Any]
-"""What a checkpoint says of itself: "leaves" (place -> [shape, dtype, fingerprint]), "score", and "seal" over them."""
 
 EXTRA = "extra."
 """What the places of leaves that are no part of the state begin with."""
@@ -72,32 +67,10 @@ def restored(stored: jax.Array, like: Any) -> jax.Array:
     return jax.random.wrap_key_data(stored, impl=jax.random.key_impl(jnp.empty((), like.dtype)))
 
 
-def recorded(leaves: Mapping[str, Any], marks: Mapping[str, int], score: float | None) -> Record:
-    """Returns the record of leaves by place, with their fingerprints."""
-    record: Record = {
-        "leaves": {place: [list(leaf.shape), leaf.dtype.name, marks[place]] for place, leaf in leaves.items()},
-        "score": score,
-    }
-    return record | {"seal": _seal(record)}
-
-
-def checked(record: Any) -> Record:
-    """Returns the record.
-
-    Raises:
-        ValueError: it is none, or not what was written.
-    """
-    if not isinstance(record, dict) or "seal" not in record:
-        raise ValueError("it has no record of what it holds")
-    content = {name: value for name, value in record.items() if name != "seal"}
-    if _seal(content) != record["seal"]:
-        raise ValueError("its record of what it holds was altered")
-    return record
+def recorded(leaves: Mapping[str, Any], marks: Mapping[str, int]) -> dict[str, list[Any]]:
+    """Returns shape, dtype and fingerprint of leaves by place."""
+    return {place: [list(leaf.shape), leaf.dtype.name, marks[place]] for place, leaf in leaves.items()}
 
 
 def _is_key(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _seal(content: Record) -> int:
-    return zlib.crc32(json.dumps(content, sort_keys=True).encode())

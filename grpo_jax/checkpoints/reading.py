@@ -1,6 +1,5 @@
 """Finding a run's checkpoints and reading them, from the newest that is whole."""
 
-import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,11 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint.experimental.v1 as orbax
 
+from grpo_jax.checkpoints.files import arrays_in, check_files, is_complete, read_record, step_folders
 from grpo_jax.checkpoints.fingerprints import fingerprints
-from grpo_jax.checkpoints.places import EXTRA, Record, by_place, checked, restored, stored_form
+from grpo_jax.checkpoints.places import EXTRA, by_place, restored, stored_form
 from grpo_jax.types import TrainState
-
-_STEP = re.compile(r"\d+")
 
 
 class Restored(NamedTuple):
@@ -82,12 +80,9 @@ def load(folder: str | Path, like: TrainState, step: int | None = None) -> Resto
         raise FileNotFoundError(f"no checkpoint of step {step} in {root}: it has those of steps {steps(root)}")
     damaged: list[str] = []
     for number in sorted(available, reverse=True) if step is None else [step]:
-        try:
-            found = _loaded(available[number], like, number)
-        except _OtherConfiguration:
-            raise
-        except Exception as error:  # whatever Orbax makes of damaged files: it raises many kinds
-            damaged.append(f"{available[number]} is damaged: {_first_line(error)}")
+        found = _attempted(available[number], like, number)
+        if isinstance(found, str):
+            damaged.append(f"{available[number]} is damaged: {found}")
             continue
         for problem in damaged:
             print(f"{problem}; going on from step {number} instead", file=sys.stderr, flush=True)
@@ -95,31 +90,19 @@ def load(folder: str | Path, like: TrainState, step: int | None = None) -> Resto
     raise ValueError("\n".join(damaged) + "\n" + _advice(root, step))
 
 
-def step_folders(root: Path) -> dict[int, Path]:
-    """Returns the subfolders named after a step, complete or not, by ascending step."""
-    found = [path for path in root.iterdir() if _STEP.fullmatch(path.name)] if root.is_dir() else []
-    return {int(path.name): path for path in sorted(found, key=lambda path: int(path.name))}
-
-
-def is_complete(checkpoint: Path) -> bool:
-    """Returns whether Orbax has marked a checkpoint as committed and its list of arrays is there."""
-    return all((checkpoint / name).is_file() for name in ("commit_success.txt", "state/_METADATA"))
-
-
-def record_of(checkpoint: Path) -> Record:
-    """Returns what a checkpoint says of itself.
-
-    Raises:
-        ValueError: it says nothing, or what it says was altered; files that cannot be read raise other errors too.
-    """
-    written: Any = orbax.metadata(str(checkpoint)).custom_metadata
-    return checked((written or {}).get("grpo_jax"))
+def _attempted(checkpoint: Path, like: TrainState, step: int) -> Restored | str:
+    """Returns what a checkpoint holds, or what is wrong with it."""
+    try:
+        return _loaded(checkpoint, like, step)
+    except _OtherConfiguration:
+        raise
+    except Exception as error:  # whatever Orbax makes of damaged files: it raises many kinds
+        return (str(error).strip().partition("\n")[0] or type(error).__name__)[:300]
 
 
 def _loaded(checkpoint: Path, like: TrainState, step: int) -> Restored:
-    if not is_complete(checkpoint):
-        raise ValueError("it was not written, copied or deleted to the end")
-    record = record_of(checkpoint)
+    record = read_record(checkpoint)
+    check_files(checkpoint, record)
     wanted = by_place(like)
     abstract: dict[str, Any] = {place: stored_form(leaf) for place, leaf in wanted.items()}
     _check_same(record["leaves"], abstract, checkpoint)
@@ -128,7 +111,7 @@ def _loaded(checkpoint: Path, like: TrainState, step: int) -> Restored:
     present = {place: leaf for place, leaf in abstract.items() if leaf.size}
     # Orbax stores no empty arrays; they are made anew.
     empty = {place: _empty(leaf) for place, leaf in abstract.items() if not leaf.size}
-    loaded: dict[str, Any] = {**orbax.load(str(checkpoint), present), **empty}
+    loaded: dict[str, Any] = {**orbax.load(str(arrays_in(checkpoint)), present), **empty}
     marks = fingerprints(loaded)
     wrong = [place for place, (_, _, mark) in record["leaves"].items() if marks[place] != mark]
     if wrong:
@@ -179,10 +162,6 @@ def _listed(title: str, items: list[str], most: int = 8) -> list[str]:
     """Returns one line of text for what differs in one way, or none."""
     more = [f"and {len(items) - most} more"] if len(items) > most else []
     return [f"  {title}: " + "; ".join(items[:most] + more)] if items else []
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().partition("\n")[0] or type(error).__name__)[:300]
 
 
 def _advice(root: Path, step: int | None) -> str:

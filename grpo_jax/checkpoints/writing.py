@@ -14,16 +14,23 @@ from typing import Any, NamedTuple
 import jax
 import orbax.checkpoint.experimental.v1 as orbax
 
+from grpo_jax.checkpoints.files import (
+    DAMAGED,
+    REMOVED,
+    UNFINISHED,
+    arrays_in,
+    is_complete,
+    read_record,
+    step_folders,
+    write_record,
+)
 from grpo_jax.checkpoints.fingerprints import fingerprints
 from grpo_jax.checkpoints.keeping import Keep, kept
 from grpo_jax.checkpoints.places import EXTRA, by_place, recorded, storable, storable_extra
-from grpo_jax.checkpoints.reading import is_complete, record_of, step_folders, steps
+from grpo_jax.checkpoints.reading import steps
 from grpo_jax.types import TrainState
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_UNFINISHED = ".orbax-checkpoint-tmp"
-_REMOVED = ".removed"
-_DAMAGED = ".damaged"
 _NEWEST = Keep()
 
 
@@ -76,7 +83,7 @@ def saver(folder: str | Path, keep: Keep = _NEWEST, start: int | None = None) ->
             try:
                 future.result()
             except Exception as error:
-                shutil.rmtree(root / f"{step}{_UNFINISHED}", ignore_errors=True)
+                shutil.rmtree(root / f"{step}{UNFINISHED}", ignore_errors=True)
                 raise _explained(error, root, step) from error
 
     def check() -> None:
@@ -85,14 +92,18 @@ def saver(folder: str | Path, keep: Keep = _NEWEST, start: int | None = None) ->
 
     def save(state: TrainState, step: int, *, score: float | None = None, extra: Any = ()) -> None:
         wait()
-        begun = _begin(root, state, step, score, extra)
+        _check_step(root, step)
+        leaves = _leaves(state, extra)
+        record = recorded(leaves, fingerprints(leaves))
+        known = None if score is None or math.isnan(score) else float(score)
+        begun = _begin(root, step, leaves)
 
         def finish() -> None:
             begun.result()
-            scores[step] = score
-            for old in scores.keys() - kept(scores, keep):
-                _remove(root / str(old))
-                del scores[old]
+            if jax.process_index() == 0:
+                _commit(root, step, record, known)
+                scores[step] = known
+                _remove_others(root, scores, keep)
 
         pending.append((step, worker.submit(finish)))
 
@@ -126,23 +137,37 @@ def save(
         opened.save(state, step, score=score, extra=extra)
 
 
-def _begin(root: Path, state: TrainState, step: int, score: float | None, extra: Any) -> Any:
-    """Starts a save; returns what waits for it."""
+def _check_step(root: Path, step: int) -> None:
     if step < 0:
         raise ValueError(f"step={step} in checkpoints.save: steps are counted from 0")
     if (root / str(step)).exists():
         raise FileExistsError(
             f"step {step} is already saved in {root}: save each step once, or remove that folder first"
         )
+
+
+def _leaves(state: TrainState, extra: Any) -> dict[str, Any]:
     leaves: dict[str, Any] = {place: storable(leaf) for place, leaf in by_place(state).items()}
-    leaves |= {EXTRA + place: storable_extra(leaf) for place, leaf in by_place(extra).items()}
-    known = None if score is None or math.isnan(score) else float(score)
-    record = recorded(leaves, fingerprints(leaves), known)
+    return leaves | {EXTRA + place: storable_extra(leaf) for place, leaf in by_place(extra).items()}
+
+
+def _begin(root: Path, step: int, leaves: dict[str, Any]) -> Any:
+    """Starts to write the arrays; returns what waits for them."""
     present = {place: leaf for place, leaf in leaves.items() if leaf.size}  # Orbax takes no empty arrays
+    arrays = arrays_in(root / f"{step}{UNFINISHED}")
     try:
-        return orbax.save_async(str(root / str(step)), present, custom_metadata={"grpo_jax": record})
+        if jax.process_index() == 0:
+            arrays.parent.mkdir(parents=True)
+        return orbax.save_async(str(arrays), present)
     except Exception as error:
         raise _explained(error, root, step) from error
+
+
+def _commit(root: Path, step: int, record: dict[str, Any], score: float | None) -> None:
+    """Makes a checkpoint of what has been written."""
+    unfinished = root / f"{step}{UNFINISHED}"
+    write_record(unfinished, record, score)
+    os.rename(unfinished, root / str(step))
 
 
 def _wait_aside(wait: Callable[[], None]) -> None:
@@ -168,8 +193,8 @@ def _explained(error: Exception, root: Path, step: int) -> OSError:
 
 def _score(checkpoint: Path) -> float | None:
     try:
-        return record_of(checkpoint)["score"]
-    except Exception:  # damaged, in one of many ways: it has no score, and is found out when it is read
+        return read_record(checkpoint)["score"]
+    except (ValueError, OSError):  # it is found out when it is read
         return None
 
 
@@ -178,19 +203,19 @@ def _tidy(root: Path, start: int) -> None:
     if jax.process_index() != 0 or not root.is_dir():
         return
     for path in list(root.iterdir()):
-        if _UNFINISHED in path.name or _REMOVED in path.name:
+        if path.name.endswith((UNFINISHED, REMOVED)):
             shutil.rmtree(path)
     for step, path in step_folders(root).items():
         if step > start or not is_complete(path):
-            shutil.rmtree(f"{path}{_DAMAGED}", ignore_errors=True)
-            path.rename(f"{path}{_DAMAGED}")
-            print(f"{path} is kept as {path.name}{_DAMAGED}; remove it when you like", file=sys.stderr, flush=True)
+            shutil.rmtree(f"{path}{DAMAGED}", ignore_errors=True)
+            path.rename(f"{path}{DAMAGED}")
+            print(f"{path} is kept as {path.name}{DAMAGED}; remove it when you like", file=sys.stderr, flush=True)
 
 
-def _remove(checkpoint: Path) -> None:
-    """Removes a checkpoint so that a kill on the way leaves nothing that looks like one."""
-    if jax.process_index() != 0:
-        return
-    gone = checkpoint.with_name(checkpoint.name + _REMOVED)
-    os.rename(checkpoint, gone)
-    shutil.rmtree(gone)
+def _remove_others(root: Path, scores: dict[int, float | None], keep: Keep) -> None:
+    """Removes what no rule keeps, so that a kill on the way leaves nothing that looks like a checkpoint."""
+    for step in scores.keys() - kept(scores, keep):
+        gone = root / f"{step}{REMOVED}"
+        os.rename(root / str(step), gone)
+        shutil.rmtree(gone)
+        del scores[step]

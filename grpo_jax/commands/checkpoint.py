@@ -48,8 +48,7 @@ class Evaluate:
         for k in self.k:
             if self.samples and not 1 <= k <= self.samples:
                 raise ValueError(f"--k {k}: pass@{k} needs at least {k} completions of each problem; raise --samples")
-        step = checkpoints.latest(self.run / "checkpoints") if self.step is None else self.step
-        program, state = _restored(self)
+        program, state, step = _restored(self)
         task = program.parts.task
         splits = [split for split in task.splits if split != "train"] if self.split is None else [self.split]
         for split in splits:
@@ -99,7 +98,7 @@ class Sample:
         """Prints completions; returns the exit status."""
         if not self.prompts:
             raise ValueError('no prompts: name at least one, such as "37+58="')
-        program, state = _restored(self)
+        program, state, _ = _restored(self)
         tokenizer, width = program.parts.task.tokenizer, program.parts.task.max_prompt_tokens
         has_template = isinstance(tokenizer, PretrainedTokenizer) and tokenizer.template is not None
         if self.raw and not has_template:
@@ -141,7 +140,7 @@ class Export:
 
     def execute(self) -> int:
         """Writes the model; returns the exit status."""
-        program, state = _restored(self)
+        program, state, _ = _restored(self)
         if program.parts.save is None:
             raise ValueError(f"{self.run} did not start from a pretrained model, whose layout its own could have")
         program.parts.save(self.out, program.whole(state.params))
@@ -149,8 +148,9 @@ class Export:
         return 0
 
 
-def _restored(command: Evaluate | Sample | Export) -> tuple[Program, TrainState]:
+def _restored(command: Evaluate | Sample | Export) -> tuple[Program, TrainState, int]:
     config = load(command.run / "config.json")
     config = replace(config, rollout=replace(config.rollout, mesh=None))  # nothing is updated while this samples
     program = compile_program(config if command.mesh is None else replace(config, mesh=command.mesh))
-    return program, checkpoints.restore(command.run / "checkpoints", program.shapes, command.step)
+    found = checkpoints.load(command.run / "checkpoints", program.shapes, command.step)
+    return program, found.state, found.step

@@ -175,9 +175,9 @@ def test_only_the_newest_are_kept(tmp_path):
 def test_a_half_written_checkpoint_is_never_used(tmp_path):
     checkpoints.save(tmp_path, make_state(1), 1)
     checkpoints.save(tmp_path, make_state(2), 2)
-    shutil.move(tmp_path / "2", tmp_path / "2.orbax-checkpoint-tmp")
+    shutil.move(tmp_path / "2", tmp_path / "2.unfinished")
     shutil.copytree(tmp_path / "1", tmp_path / "3")
-    (tmp_path / "3" / "state" / "_METADATA").unlink()
+    (tmp_path / "3" / "manifest.json").unlink()
     (tmp_path / "4").mkdir()
     assert checkpoints.latest(tmp_path) == 1
     assert_bitwise_equal(checkpoints.restore(tmp_path, make_state()), make_state(1))
