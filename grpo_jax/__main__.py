@@ -10,6 +10,7 @@ from typing import Annotated
 import tyro
 
 from grpo_jax.commands import Certify, Diagnose, Evaluate, Export, Plan, Report, Sample, Train, starting_point
+from grpo_jax.hosts import HostFailed
 from grpo_jax.memory import keep_freed_memory
 from grpo_jax.train import TrainingStopped
 
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return command.execute()
     except KeyboardInterrupt:
         return _failed("interrupted; --resume --out FOLDER continues from the last checkpoint", 130)
-    except TrainingStopped as error:
+    except (TrainingStopped, HostFailed) as error:
         return _failed(error, 1)
     except (ValueError, OSError, ImportError) as error:
         return _failed(error, 2)

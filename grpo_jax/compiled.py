@@ -5,8 +5,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+from jax.sharding import NamedSharding
 from jaxtyping import Array, Key
 
+from grpo_jax.hosts import put
 from grpo_jax.types import Params, Prompts, Rollout
 
 _LAUNCH = threading.Lock()
@@ -58,10 +60,12 @@ class Sampler(NamedTuple):
 
     Attributes:
         compiled: ``(params, prompts, key) -> Rollout``.
+        groups: where prompts and completions live; a process need know only the prompts that live on its own devices.
     """
 
     compiled: Compiled
+    groups: NamedSharding
 
     def __call__(self, params: Params, prompts: Prompts, *, key: Key[Array, ""]) -> Rollout:
         """Samples; consumes the key."""
-        return self.compiled(params, prompts, key)
+        return self.compiled(params, put(prompts, self.groups), key)

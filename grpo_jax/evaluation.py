@@ -1,15 +1,16 @@
 """Accuracy on problems never trained on, and completions to look at."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import Array, Int, Key
 
-from grpo_jax.experience import Generate, sample
+from grpo_jax import hosts
 from grpo_jax.metrics import Proportion, Sample, proportion
-from grpo_jax.rewards import score
+from grpo_jax.rewards import Rewards, score_part, some_scored
+from grpo_jax.shares import CHANNEL, Asked, Generate, Share, ask, everyones
 from grpo_jax.tasks import Example, Task, columns_of, decode, for_rewards
 from grpo_jax.types import Params
 
@@ -48,20 +49,15 @@ def evaluate(
         ValueError: an unknown split, or no example asked for.
     """
     total = _counted(task, split, examples)
-    problems: list[Example] = []
-    completions: list[str] = []
-    for start in range(0, total, rows):
-        part = task.examples(split, start, min(rows, total - start))
-        # A greedy sampler reads no key; a random one gets its own noise for each part.
-        rollout = sample(task, generate, params, part, rows, key=jax.random.key(start))
-        problems += part
-        completions += decode(task.tokenizer, rollout)[: len(part)]
-    prompts, answers = for_rewards(problems, completions)
-    rewards = score([task.reward], None, prompts, answers, columns_of(problems), 1)[:, 0]
-    samples = [
-        Sample(problem.prompt, completion, None if np.isnan(reward) else reward, _expected(task, problem))
-        for problem, completion, reward in zip(problems[:shown], completions, rewards.tolist(), strict=False)
+    parts = range(0, total, rows)
+    # A greedy sampler reads no key; a random one gets its own noise for each part.
+    asked = [
+        ask(task, generate, params, split, start, min(rows, total - start), rows, key=jax.random.key(start))
+        for start in parts
     ]
+    rewards = _scored(task, asked, parts, 1)[:, 0]
+    with hosts.together(CHANNEL):
+        samples = _samples(task, split, asked, rewards[:shown]) if hosts.is_writer() else []
     known = rewards[~np.isnan(rewards)].astype(np.float64)
     bounded = np.all((known >= 0) & (known <= 1))
     return Evaluation(float(np.nanmean(rewards)), total, samples, proportion(known) if bounded else None)
@@ -103,17 +99,39 @@ def right_of_samples(
     total = _counted(task, split, examples)
     right = []
     for start in range(0, total, rows):
-        part = task.examples(split, start, min(rows, total - start))
-        rewards: list[np.ndarray] = []
+        count, rewards = min(rows, total - start), []
         while sum(found.shape[1] for found in rewards) < samples:
             own = jax.random.fold_in(jax.random.fold_in(key, start), len(rewards))
-            rollout = sample(task, generate, params, part, rows, key=own)
-            size = rollout.tokens.shape[1]
-            completions = decode(task.tokenizer, rollout)[: len(part) * size]
-            prompts, answers = for_rewards(part, completions)
-            rewards.append(score([task.reward], None, prompts, answers, columns_of(part), size))
+            asked = ask(task, generate, params, split, start, count, rows, key=own)
+            rewards.append(_scored(task, [asked], [0], asked.rollout.tokens.shape[1]))
         right.append(np.sum(np.concatenate(rewards, axis=1)[:, :samples] >= right_from, axis=1))
     return np.concatenate(right)
+
+
+def _scored(task: Task, asked: Sequence[Asked], starts: Sequence[int], size: int) -> np.ndarray:
+    """Returns the rewards of all completions ``[P, G]``; the reward function is called once, also for several parts."""
+    problems = [problem for part in asked for problem in part.problems]
+    texts = [text for part in asked for text in part.texts]
+    with hosts.together(CHANNEL):
+        prompts, answers = for_rewards(problems, texts)
+        own = score_part([task.reward], prompts, answers, columns_of(problems), size)
+    scorers = np.concatenate([part.share.scorers for part in asked])
+    scored = np.concatenate([start + part.share.scored for start, part in zip(starts, asked, strict=True)])
+    share = Share(0, len(scorers), scorers, scored)
+    return some_scored(Rewards(everyones(share, own.values), own.names)).values[..., 0]
+
+
+def _samples(task: Task, split: str, asked: Sequence[Asked], rewards: np.ndarray) -> list[Sample]:
+    """Returns the first problems with their completions, as many as there are rewards."""
+    problems = task.examples(split, 0, len(rewards))
+    texts: list[str] = []
+    for part in asked:
+        left = len(rewards) - len(texts)
+        texts += decode(task.tokenizer, jax.tree.map(lambda leaf, left=left: leaf[:left], part.rollout))
+    return [
+        Sample(problem.prompt, text, None if np.isnan(reward) else reward, _expected(task, problem))
+        for problem, text, reward in zip(problems, texts, rewards.tolist(), strict=True)
+    ]
 
 
 def _counted(task: Task, split: str, examples: int) -> int:

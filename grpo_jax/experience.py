@@ -1,6 +1,6 @@
 """From the next prompts to a batch to learn from: sample, score, and (if asked) replace groups that teach nothing."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -8,14 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
+from grpo_jax import hosts
 from grpo_jax.components import Parts
-from grpo_jax.rewards import Rewards, score_each, weighted_sum
-from grpo_jax.tasks import Example, columns_of, completion_ids, decode, encode_prompts, for_rewards
-from grpo_jax.types import Batch, Params, Prompts, Rollout
+from grpo_jax.rewards import Rewards, score_part, some_scored, weighted_sum
+from grpo_jax.shares import CHANNEL, Generate, ask, everyones
+from grpo_jax.tasks import Example, columns_of, completion_ids, for_rewards
+from grpo_jax.types import Batch, Params, Rollout
 from grpo_jax.updates import pack
-
-Generate = Callable[..., Rollout]
-"""``(params, prompts, *, key) -> Rollout``, compiled and placed on the mesh."""
 
 
 class Experience(NamedTuple):
@@ -25,8 +24,8 @@ class Experience(NamedTuple):
         rollout: the completions ``[P, G, T]``, packed if asked for; padding groups last.
         batch: rewards, masks and the sampler's record.
         versions: updates behind the policy that sampled each group ``[P]``, int32.
-        prompts: the prompts' texts, P without padding.
-        completions: the completions' texts, group by group.
+        prompts: the prompts' texts, P without padding; those that other processes read are empty here.
+        completions: the completions' texts, group by group; the same.
         consumed: training problems used up, kept or not.
         rounds: times that completions were sampled.
         measures: share of completions that ended by themselves, "finished"; where there are several rewards, the mean
@@ -68,7 +67,8 @@ class Collector(NamedTuple):
         """Samples and scores the training problems from ``position`` on.
 
         With ``extra_rounds`` further problems are sampled until P groups are informative or the rounds are spent; then
-        degenerate groups fill up what is missing, so that the batch always has P groups.
+        degenerate groups fill up what is missing, so that the batch always has P groups. Of several processes each
+        reads, decodes and scores the problems on its own devices; what comes out is the same in all, but for the texts.
 
         Args:
             params: the policy's parameters.
@@ -98,13 +98,16 @@ class Collector(NamedTuple):
         )
 
     def _round(self, params: Params, start: int, key: Any) -> "_Scored":
-        examples = self.parts.task.examples("train", start, self.groups)
-        rollout = sample(self.parts.task, self.generate, params, examples, self.rows, key=key)
-        rollout = jax.tree.map(lambda leaf: leaf[: self.groups], rollout)
-        completions = decode(self.parts.task.tokenizer, rollout)
-        each = _scored(self.parts, rollout, examples, completions, self.group_size)
-        batch = _batch(self.parts, rollout, each)
-        return _Scored(rollout, batch, each.values, each.names, [example.prompt for example in examples], completions)
+        asked = ask(self.parts.task, self.generate, params, "train", start, self.groups, self.rows, key=key)
+        prompts, completions = [""] * self.groups, [""] * (self.groups * self.group_size)
+        with hosts.together(CHANNEL):
+            own = _scored_part(self.parts, asked.scored, asked.problems, asked.texts, self.group_size)
+        size = self.group_size
+        for number, row in enumerate(asked.share.scored):
+            prompts[row] = asked.problems[number].prompt
+            completions[row * size : (row + 1) * size] = asked.texts[number * size : (number + 1) * size]
+        each, rollout = some_scored(Rewards(everyones(asked.share, own.values), own.names)), asked.rollout
+        return _Scored(rollout, _batch(self.parts, rollout, each), each.values, each.names, prompts, completions)
 
 
 class _Scored(NamedTuple):
@@ -118,22 +121,6 @@ class _Scored(NamedTuple):
     completions: list[str]
 
 
-def sample(
-    task: Any, generate: Generate, params: Params, examples: Sequence[Example], rows: int, *, key: Key[Array, ""]
-) -> Rollout:
-    """Samples completions for the examples' prompts, padded to ``rows`` groups.
-
-    Returns:
-        The rollout on the host, padding groups included.
-
-    Raises:
-        ValueError: a prompt is longer than the task's limit.
-    """
-    texts = [example.prompt for example in examples]
-    prompts: Prompts = encode_prompts(task.tokenizer, texts, task.max_prompt_tokens, rows)
-    return jax.device_get(generate(params, prompts, key=key))
-
-
 def score(
     parts: Parts, rollout: Rollout, examples: Sequence[Example], completions: Sequence[str], group_size: int
 ) -> Batch:
@@ -142,15 +129,15 @@ def score(
     Raises:
         ValueError, TypeError, RuntimeError: a reward function failed or returned what is no reward.
     """
-    return _batch(parts, rollout, _scored(parts, rollout, examples, completions, group_size))
+    return _batch(parts, rollout, some_scored(_scored_part(parts, rollout, examples, completions, group_size)))
 
 
-def _scored(
+def _scored_part(
     parts: Parts, rollout: Rollout, examples: Sequence[Example], completions: Sequence[str], group_size: int
 ) -> Rewards:
     prompts, answers = for_rewards(examples, completions)
     columns, ids = columns_of(examples), completion_ids(rollout)
-    return score_each(parts.rewards, prompts, answers, columns, group_size, completion_ids=ids)
+    return score_part(parts.rewards, prompts, answers, columns, group_size, completion_ids=ids)
 
 
 def _batch(parts: Parts, rollout: Rollout, each: Rewards) -> Batch:

@@ -130,7 +130,7 @@ def sampler_on(
         return generate(base.merge(frozen, params), prompts, key=key)
 
     places = (base.places, places_of(params), groups, None)
-    return Sampler(Compiled(jax.jit(merged, in_shardings=places, out_shardings=groups), base))
+    return Sampler(Compiled(jax.jit(merged, in_shardings=places, out_shardings=groups), base), groups)
 
 
 def sampling_steps(config: Config, meshes: Meshes, parts: Parts, base: Base, params: Any) -> Sampling:

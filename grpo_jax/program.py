@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from grpo_jax.compiled import Base, Compiled, Sampler
 from grpo_jax.components import Checkpoint, Parts, build
 from grpo_jax.config import Config, check_limits
+from grpo_jax.hosts import put
 from grpo_jax.inspection import certificate_blocks, certificate_step, invariants_step, share_step
 from grpo_jax.losses import Objective
 from grpo_jax.oracle import Findings
@@ -47,7 +48,7 @@ class Program(NamedTuple):
         shapes: the training state's shapes, with the devices they live on, to restore a checkpoint to.
         score: the policy's scoring function, temperature bound; of adapters it is not there.
         whole: ``params -> params`` of the policy itself, adapters merged into their base.
-        place: puts a tree with leading axis P on the mesh.
+        place: puts a tree with leading axis P on the mesh, see ``hosts.put``.
     """
 
     parts: Parts
@@ -149,7 +150,7 @@ def compile_program(
         shapes=shapes,
         score=score_of(None) if parts.adapters is None else None,
         whole=_whole(parts, base, states.params),
-        place=lambda tree: jax.device_put(tree, groups),
+        place=partial(put, sharding=groups),
     )
 
 

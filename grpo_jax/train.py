@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from grpo_jax import checkpoints
+from grpo_jax import checkpoints, hosts
 from grpo_jax.config import Config, from_dict, load, to_dict
 from grpo_jax.diagnosis import Rule, follow, shipped_rules
 from grpo_jax.evaluation import Evaluation, described, evaluate, out_of_domain
@@ -21,8 +20,11 @@ from grpo_jax.metrics import (
     Progress,
     Row,
     RunFolder,
+    Steps,
     Writer,
+    heartbeat,
     json_lines,
+    profiler,
     progress,
     read_rows,
     run_folder,
@@ -54,6 +56,7 @@ class Run(NamedTuple):
         writer: takes a row of measures per step.
         saver: saves checkpoints in the background.
         began: when the run began, on the clock of ``time.monotonic``, as if the processes before had just ended.
+        profile: called at the beginning of every step, and after the last.
     """
 
     config: Config
@@ -62,6 +65,7 @@ class Run(NamedTuple):
     writer: Writer
     saver: checkpoints.Saver
     began: float
+    profile: Callable[[int], None]
 
 
 def train(
@@ -71,8 +75,11 @@ def train(
     resume: bool = False,
     objective: Objective | None = None,
     rules: Sequence[Rule] | None = None,
+    profile: Steps | None = None,
 ) -> dict[str, Any]:
     """Trains a policy and leaves everything about it in a folder.
+
+    In several processes (`grpo_jax.hosts`) each calls this with the same arguments.
 
     A run that is killed at any moment and resumed ends with the same parameters, bit for bit, as one that was not.
 
@@ -84,6 +91,7 @@ def train(
             diagnosed, and the mesh may be other ones (``MAY_DIFFER``).
         objective: one of your own, in place of the one that ``config.objective`` describes.
         rules: signs of trouble to look for; None: ``grpo_jax.diagnosis.shipped_rules``.
+        profile: steps to trace with JAX's profiler, into the folder.
 
     Returns:
         What summary.json holds.
@@ -98,20 +106,21 @@ def train(
     began = time.monotonic()
     config = from_dict(to_dict(config))  # as config.json will say it: 1 for a float becomes 1.0, "1" is an error
     program = compile_program(config, objective)
-    with run_folder(folder, to_dict(config), resume=resume, may_differ=MAY_DIFFER) as files:
+    with hosts.quiet(), run_folder(folder, to_dict(config), resume=resume, may_differ=MAY_DIFFER) as files:
         begun = resume and checkpoints.steps(files.checkpoints)
         found = checkpoints.load(files.checkpoints, program.shapes) if begun else None
         start = None if found is None else found.step
         # From here on the rows of a killed process that are written anew are gone, and with them how long it took.
         began -= _seconds_before(files) if resume else 0.0
         _check_steps(config, files, start)
+        profile_step = profiler(profile, files.profile, start or 0, config.steps)
         write_json(files.config, to_dict(config))
         writer = several(json_lines(files.metrics, start), tensorboard(files.tensorboard, start))
         try:
             print(_introduction(config, program, files, start), flush=True)
             keep = checkpoints.Keep(config.keep_checkpoints, config.keep_best, config.keep_every)
             with checkpoints.saver(files.checkpoints, keep, start) as saver:
-                run = Run(config, program, files, writer, saver, began)
+                run = Run(config, program, files, writer, saver, began, profile_step)
                 state = _started(run) if found is None else found.state
                 ahead = [] if found is None else from_arrays(found.extra)
                 with progress("train", config.steps, start=start or 0) as show:
@@ -121,7 +130,7 @@ def train(
         finally:
             writer.close()
         summary = _finish(config, program, files, state, time.monotonic() - began)
-    print(_conclusion(summary, files), flush=True)
+        print(_conclusion(summary, files), flush=True)
     return summary
 
 
@@ -155,9 +164,11 @@ def _loop(
     run: Run, state: TrainState, ahead: Sequence[Experience], show: Progress, diagnose: Callable[[Row], None]
 ) -> TrainState:
     config, program = run.config, run.program
+    beat = heartbeat(run.files.heartbeats)
     with experiences(config, program, state, ahead) as source:
         while (done := steps_of(config, state)) < config.steps:
             began, step, position = time.monotonic(), done + 1, int(state.position)
+            run.profile(step)
             found = source.next(state)
             placed = program.place((found.rollout, found.batch))
             row = _examined(run, state, placed, step)
@@ -165,6 +176,7 @@ def _loop(
             state = _at_position(state, program, position + found.consumed)
             row |= _numbers(jax.device_get(metrics)) | {"rounds": float(found.rounds)} | found.measures
             row |= {"seconds": time.monotonic() - began}
+            row |= beat(step, row["seconds"], False).measures
             _stop_if_broken(run, state, step)
             if step == config.steps or (config.evaluation.every and step % config.evaluation.every == 0):
                 row |= _accuracies(_evaluated(config, program, state.params, everywhere=step == config.steps))
@@ -175,6 +187,7 @@ def _loop(
                 beside = as_arrays(source.ahead())
                 run.saver.save(state, step, score=row.get("accuracy_validation"), extra=beside)
             run.saver.check()
+    run.profile(config.steps + 1)
     return state
 
 
@@ -191,7 +204,7 @@ def _examined(run: Run, state: TrainState, placed: tuple[Rollout, Batch], step: 
 
 def _at_position(state: TrainState, program: Program, position: int) -> TrainState:
     place = program.shapes.position.sharding
-    return state._replace(position=jax.device_put(jnp.asarray(position, jnp.int32), place))
+    return state._replace(position=hosts.put(np.int32(position), place))
 
 
 def _stop_if_broken(run: Run, state: TrainState, step: int) -> None:
@@ -227,13 +240,23 @@ def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _finish(config: Config, program: Program, files: RunFolder, state: TrainState, seconds: float) -> dict[str, Any]:
-    """Draws the curves, writes samples and summary; everything it says is read back from the run's own rows."""
+    """Draws the curves, writes samples and summary; what that says is read back from the run's own rows."""
+    shown = evaluate(program.parts.task, program.answer, state.params, "validation", 10, program.evaluation_rows)
+    params = None
+    if program.parts.save is not None:
+        params = hosts.whole(program.whole(state.params), wanted=hosts.is_writer())
+    return hosts.from_writer(lambda: _left(config, program, files, shown, params, seconds))
+
+
+def _left(
+    config: Config, program: Program, files: RunFolder, shown: Evaluation, params: Any, seconds: float
+) -> dict[str, Any]:
+    """Writes what a finished run leaves behind; returns its summary."""
     rows = read_rows(files.metrics)
     save_curves(rows, files.curves)
-    shown = evaluate(program.parts.task, program.answer, state.params, "validation", 10, program.evaluation_rows)
     write_samples(files.samples_after, shown.samples)
     if program.parts.save is not None:
-        _save_model(program.parts.save, files, program.whole(state.params))
+        _save_model(program.parts.save, files, params)
     first, last = rows[0], rows[-1]
     summary = {
         "accuracy_before": first["accuracy_validation"],

@@ -56,7 +56,9 @@ def parsed(monkeypatch):
     def parse(*words):
         calls = []
         monkeypatch.setattr(
-            grpo_jax.commands.training, "train", lambda config, out, resume: calls.append((config, out, resume))
+            grpo_jax.commands.training,
+            "train",
+            lambda config, out, resume, profile: calls.append((config, out, resume)),
         )
         assert main(["train", *words]) == 0
         return calls[0]

@@ -8,6 +8,8 @@ from typing import Annotated
 import tyro
 
 from grpo_jax.config import Config, load
+from grpo_jax.hosts import Hosts, from_writer, started
+from grpo_jax.metrics import steps_to_profile
 from grpo_jax.presets import check_files, preset
 from grpo_jax.train import train
 
@@ -26,6 +28,8 @@ class Train:
             checkpoint (yours), smollm2-135m, qwen2.5-0.5b-gsm8k, qwen2.5-7b-math, llama3.1-8b-math.
         config_file: start from a saved config.json instead of a preset.
         config: every option of the run.
+        hosts: the run as several processes, each started with the same options but for its index.
+        profile_steps: first and last step to trace with JAX's profiler into the run's folder, as 10:12. None: none.
     """
 
     config: Annotated[Config, tyro.conf.arg(name="")] = field(default_factory=Config)
@@ -33,6 +37,8 @@ class Train:
     resume: bool = False
     preset: str | None = None
     config_file: Annotated[Path | None, tyro.conf.arg(name="config")] = None
+    hosts: Hosts = field(default_factory=Hosts)
+    profile_steps: str | None = None
 
     def execute(self) -> int:
         """Trains; returns the exit status."""
@@ -40,7 +46,10 @@ class Train:
             raise ValueError("--resume: which run? Name its folder with --out")
         if self.preset is not None:
             check_files(self.preset, self.config)
-        train(self.config, self.out or _free_folder(), resume=self.resume)
+        profile = None if self.profile_steps is None else steps_to_profile(self.profile_steps)
+        with started(self.hosts):
+            out = self.out or Path(from_writer(lambda: str(_free_folder())))
+            train(self.config, out, resume=self.resume, profile=profile)
         return 0
 
 

@@ -1,8 +1,10 @@
 """What a run leaves behind for people and programs: numbers, pictures, samples, and the folder they lie in."""
 
+from grpo_jax.metrics.beats import Beat, heartbeat
 from grpo_jax.metrics.curves import PANELS, Panel, save_curves
 from grpo_jax.metrics.measures import finalise, is_timing
 from grpo_jax.metrics.pass_at_k import Proportion, pass_at_k, proportion
+from grpo_jax.metrics.profile import Steps, profiler, steps_to_profile
 from grpo_jax.metrics.progress import Progress, progress
 from grpo_jax.metrics.run_folder import (
     RunFolder,
@@ -18,18 +20,22 @@ from grpo_jax.metrics.writers import Row, Writer, json_lines, read_rows, several
 
 __all__ = [
     "PANELS",
+    "Beat",
     "Panel",
     "Progress",
     "Proportion",
     "Row",
     "RunFolder",
     "Sample",
+    "Steps",
     "Writer",
     "config_hash",
     "finalise",
+    "heartbeat",
     "is_timing",
     "json_lines",
     "pass_at_k",
+    "profiler",
     "progress",
     "proportion",
     "read_json",
@@ -37,6 +43,7 @@ __all__ = [
     "run_folder",
     "save_curves",
     "several",
+    "steps_to_profile",
     "tensorboard",
     "write_json",
     "write_samples",

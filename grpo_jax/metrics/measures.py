@@ -51,6 +51,7 @@ def _suffixed(name: str, suffix: str) -> str:
 def is_timing(name: str) -> bool:
     """Returns whether two equal runs may differ in a measure.
 
-    Those are ``seconds``, ``seconds_*`` and ``*_per_second``, and ``queued``: how far a sampler has run ahead.
+    Those are ``seconds``, ``seconds_*``, ``*_per_second``, ``slowest_host``, and ``queued``: how far a sampler has run
+    ahead.
     """
-    return name == "queued" or name == "seconds" or name.startswith("seconds_") or name.endswith("_per_second")
+    return name in ("queued", "seconds", "slowest_host") or name.startswith("seconds_") or name.endswith("_per_second")

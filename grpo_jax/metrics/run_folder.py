@@ -5,9 +5,11 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from grpo_jax import hosts
 
 
 class RunFolder(NamedTuple):
@@ -26,6 +28,8 @@ class RunFolder(NamedTuple):
         samples_after: completions after it.
         summary: what came out, as JSON.
         model: folder of the trained model, where the run started from a pretrained one.
+        heartbeats: folder with a file of each process, see ``heartbeat``.
+        profile: folder of traces.
     """
 
     path: Path
@@ -40,6 +44,8 @@ class RunFolder(NamedTuple):
     samples_after: Path
     summary: Path
     model: Path
+    heartbeats: Path
+    profile: Path
 
 
 class Sample(NamedTuple):
@@ -75,7 +81,9 @@ def run_folder(
 ) -> Iterator[RunFolder]:
     """Opens a run's folder for writing, alone, until the ``with`` block is left.
 
-    The lock is the operating system's (flock on ``lock``), so it goes with the process, even one that is killed.
+    Of several processes of one run the writing one does so, and all have to be given the same folder, on a disk that
+    they share; where one fails, all raise the same message. The lock is the operating system's (flock on ``lock``), so
+    it goes with the process, even one that is killed.
 
     Args:
         path: the folder; a new run creates it.
@@ -92,18 +100,40 @@ def run_folder(
         FileExistsError: there is a run already, and ``resume`` was not asked for.
         FileNotFoundError: there is no run to resume.
         ValueError: the folder belongs to another configuration; the message names the fields that differ.
+        hosts.HostFailed: any of these, in several processes; or their configurations differ, or they share no disk.
     """
+    _check_hosts_agree(config)
     root = Path(path)
+    with ExitStack() as stack:
+        with hosts.together():
+            if hosts.is_writer():
+                stack.enter_context(_opened(root, config, resume, may_differ))
+        with hosts.together():
+            if not (root / "config.json").exists():
+                raise FileNotFoundError(f"{root.absolute()} is not there: give all processes one shared folder")
+        yield _places(root, config_hash(config))
+
+
+@contextmanager
+def _opened(root: Path, config: Mapping[str, Any], resume: bool, may_differ: Sequence[str]) -> Iterator[None]:
     if resume and not (root / "config.json").exists():
         raise FileNotFoundError(f"no run to resume in {root} (no config.json): start one there without resuming")
     root.mkdir(parents=True, exist_ok=True)
-    folder = _places(root, config_hash(config))
     with _alone_in(root):
-        if folder.config.exists():
+        if (root / "config.json").exists():
             _check_config(root, _plain(config), resume, may_differ)
         else:
-            write_json(folder.config, config)
-        yield folder
+            write_json(root / "config.json", config)
+        yield
+
+
+def _check_hosts_agree(config: Mapping[str, Any]) -> None:
+    """Raises unless all processes of the run have one configuration."""
+    first = hosts.from_writer(lambda: config)
+    with hosts.together():
+        if hosts.count() > 1 and first != _plain(config):
+            differences = "; ".join(_differences(first, _plain(config)))
+            raise ValueError(f"another configuration than that of host 0: {differences}. Give all the same options")
 
 
 def _places(root: Path, hashed: str) -> RunFolder:
@@ -120,6 +150,8 @@ def _places(root: Path, hashed: str) -> RunFolder:
         samples_after=root / "samples_after.txt",
         summary=root / "summary.json",
         model=root / "model",
+        heartbeats=root / "heartbeats",
+        profile=root / "profile",
     )
 
 
@@ -190,7 +222,9 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text file, complete or not at all."""
+    """Writes a text file, complete or not at all; of several processes of a run the writing one does."""
+    if not hosts.is_writer():
+        return
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)

@@ -12,6 +12,8 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
 from tensorboardX.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
 
+from grpo_jax import hosts
+
 Row = dict[str, float | int | None]
 """The measures of one step by name, "step" among them; None where a value was not finite."""
 
@@ -28,6 +30,10 @@ class Writer(NamedTuple):
     close: Callable[[], object]
 
 
+_SILENT = Writer(lambda step, row: None, lambda: None)
+"""Of several processes of a run those that do not write have this one."""
+
+
 def json_lines(path: str | Path, resume_at: int | None = None) -> Writer:
     """Builds the writer of metrics.jsonl: one JSON object per row, ``{"step": 3, "reward_mean": 0.5, ...}``.
 
@@ -42,6 +48,8 @@ def json_lines(path: str | Path, resume_at: int | None = None) -> Writer:
     Raises:
         ValueError: a line that is kept is not a row.
     """
+    if not hosts.is_writer():
+        return _SILENT
     kept = [] if resume_at is None else [row for row in read_rows(path) if (row["step"] or 0) <= resume_at]
     temporary = Path(f"{path}.tmp")
     temporary.write_text("".join(_line(row) for row in kept), encoding="utf-8")
@@ -89,6 +97,8 @@ def tensorboard(folder: str | Path, resume_at: int | None = None) -> Writer:
         folder: where the event files go; created if need be.
         resume_at: a step whose later rows TensorBoard shall hide, since they are written again. None: a new run.
     """
+    if not hosts.is_writer():
+        return _SILENT
     Path(folder).mkdir(parents=True, exist_ok=True)
     # Not SummaryWriter: its flush returns while events still wait in the queue of a thread.
     events = EventsWriter(str(Path(folder) / "events"), f".{time.time_ns()}")

@@ -1,7 +1,7 @@
 """Text to numbers: reward functions and their combination."""
 
 from grpo_jax.rewards.calls import RewardFunction
-from grpo_jax.rewards.combine import Rewards, score, score_each, together, weighted_sum
+from grpo_jax.rewards.combine import Rewards, score, score_each, score_part, some_scored, together, weighted_sum
 from grpo_jax.rewards.countdown import countdown
 from grpo_jax.rewards.imported import imported
 from grpo_jax.rewards.isolated import IsolatedReward, isolated
@@ -21,6 +21,8 @@ __all__ = [
     "overlong_penalty",
     "score",
     "score_each",
+    "score_part",
+    "some_scored",
     "symbolic_answer",
     "together",
     "weighted_sum",

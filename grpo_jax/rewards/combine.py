@@ -53,6 +53,27 @@ def score_each(
         RuntimeError: a function raised.
     """
     _check_counts(functions, prompts, completions, columns, group_size)
+    ids = completion_ids
+    return some_scored(score_part(functions, prompts, completions, columns, group_size, completion_ids=ids))
+
+
+def score_part(
+    functions: Sequence[RewardFunction],
+    prompts: Sequence[Any],
+    completions: Sequence[Any],
+    columns: Mapping[str, Sequence[Any]],
+    group_size: int,
+    *,
+    completion_ids: Sequence[Sequence[int]] | None = None,
+) -> Rewards:
+    """Does what `score_each` does for a part of a batch, of which it may be that nothing can be scored.
+
+    Without prompts no function is called.
+    """
+    names = _unique([name_of(f) for f in functions])
+    if not prompts:
+        return Rewards(np.zeros((0, group_size, len(names)), np.float32), names)
+    _check_counts(functions, prompts, completions, columns, group_size)
     rows = len(completions)
     repeated = {name: _repeat(values, group_size) for name, values in columns.items()}
     if completion_ids is not None:
@@ -61,13 +82,22 @@ def score_each(
         repeated["completion_ids"] = list(completion_ids)
     repeated_prompts = _repeat(prompts, group_size)
     values = np.stack([call(f, repeated_prompts, completions, repeated) for f in functions], axis=-1)
-    names = _unique([name_of(f) for f in functions])
-    if np.isnan(values).all():
-        raise ValueError(
-            f"no reward: {' and '.join(names)} returned None or NaN for all {rows} completions; is the right reward "
-            "function used for this task, and does it find the columns it needs?"
-        )
     return Rewards(values.reshape(len(prompts), group_size, len(names)), names)
+
+
+def some_scored(rewards: Rewards) -> Rewards:
+    """Returns the rewards of a whole batch as they are.
+
+    Raises:
+        ValueError: no function could score any completion.
+    """
+    if np.isnan(rewards.values).all():
+        rows = rewards.values.shape[0] * rewards.values.shape[1]
+        raise ValueError(
+            f"no reward: {' and '.join(rewards.names)} returned None or NaN for all {rows} completions; is the right "
+            "reward function used for this task, and does it find the columns it needs?"
+        )
+    return rewards
 
 
 def weighted_sum(
