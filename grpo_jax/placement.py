@@ -12,9 +12,17 @@ from jaxtyping import Array, Float
 from grpo_jax.compiled import Base, Compiled, Sampler
 from grpo_jax.components import Parts
 from grpo_jax.config import Config
-from grpo_jax.models import Policy
+from grpo_jax.models import Places, Policy
 from grpo_jax.rollouts import sampler
-from grpo_jax.sharding import batch_sharding, group_multiple, make_mesh, mesh_size, pin_groups, shardings
+from grpo_jax.sharding import (
+    batch_sharding,
+    group_by_group,
+    group_multiple,
+    make_mesh,
+    mesh_size,
+    pin_groups,
+    shardings,
+)
 from grpo_jax.types import Params, Prompts, Rollout
 from grpo_jax.updates import Score, map_groups
 
@@ -83,6 +91,11 @@ def make_meshes(config: Config, devices: Sequence[Any] | None = None) -> Meshes:
     return Meshes(make_mesh(config.mesh, available[:-count]), make_mesh(own, available[-count:]))
 
 
+def places_on(mesh: Mesh) -> Places:
+    """Returns where a model's arrays live on a mesh: groups stay on their devices."""
+    return Places(pin_groups(mesh), group_by_group(mesh))
+
+
 def base_on(mesh: Mesh, parts: Parts) -> Base:
     """Returns what adapters adapt, on the devices of a mesh; nothing where the whole policy is trained."""
     adapters, load = parts.adapters, parts.load
@@ -145,7 +158,7 @@ def sampling_steps(config: Config, meshes: Meshes, parts: Parts, base: Base, par
     """
     rollout, mesh, policy = config.rollout, meshes.sampling, parts.policy
     if meshes.apart:
-        policy, base = parts.policy_on(pin_groups(mesh)), base_on(mesh, parts)
+        policy, base = parts.policy_on(places_on(mesh)), base_on(mesh, parts)
         axes = (parts.policy if parts.adapters is None else parts.adapters).logical_axes()
         params = placed(params, shardings(mesh, axes, params))
     groups = batch_sharding(mesh)

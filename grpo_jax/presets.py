@@ -143,7 +143,7 @@ def _math(path: str) -> Config:
             max_prompt_tokens=512,
             drop_long=True,
         ),
-        model=ModelConfig(path=path, scan_layers=True, remat_layers=True, dtype="bfloat16", logits_per_chunk=2**33),
+        model=ModelConfig(path=path, scan_layers=True, remat_layers=True, dtype="bfloat16", logits_per_chunk=2**25),
         rollout=RolloutConfig(prompts=256, group_size=5, max_tokens=1024),
         reward=RewardConfig(functions="math_answer"),
         objective=ObjectiveConfig(surrogate="reinforce", kl="k1", placement="reward"),

@@ -17,9 +17,19 @@ from grpo_jax.hosts import put
 from grpo_jax.inspection import certificate_blocks, certificate_step, invariants_step, share_step
 from grpo_jax.losses import Objective
 from grpo_jax.oracle import Findings
-from grpo_jax.placement import Meshes, base_on, make_meshes, placed, places_of, sampler_on, sampling_steps, score_with
+from grpo_jax.placement import (
+    Meshes,
+    base_on,
+    make_meshes,
+    placed,
+    places_of,
+    places_on,
+    sampler_on,
+    sampling_steps,
+    score_with,
+)
 from grpo_jax.rollouts import greedy
-from grpo_jax.sharding import batch_sharding, group_multiple, pin_groups, state_shardings
+from grpo_jax.sharding import batch_sharding, group_multiple, state_shardings
 from grpo_jax.tasks import Task
 from grpo_jax.types import Batch, Params, Prompts, Rollout, TrainState
 from grpo_jax.updates import Learner, Score, learner
@@ -95,7 +105,7 @@ def compile_program(
     check_limits(config)
     meshes = make_meshes(config, devices)
     mesh, micro_batches = meshes.update, config.update.micro_batches
-    parts = build(config, pin_groups(mesh), checkpoint, task)
+    parts = build(config, places_on(mesh), checkpoint, task)
     parts = parts if objective is None else parts._replace(objective=objective)
     base = base_on(mesh, parts)
     score_of = partial(score_with, parts.policy.score, base.merge, config.rollout.temperature)

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import jax
 import optax
-from jaxtyping import Array
 
 from grpo_jax import kl, updates
 from grpo_jax.advantages import Advantage
@@ -35,7 +34,7 @@ from grpo_jax.config import BetaConfig, Config, ModelConfig, ObjectiveConfig, Re
 from grpo_jax.kl import Penalty, controllers
 from grpo_jax.kl.controllers import Controller
 from grpo_jax.losses import Objective, mismatch, objective
-from grpo_jax.models import Adapters, DecoderConfig, Policy, decoder, lora
+from grpo_jax.models import ONE_DEVICE, Adapters, DecoderConfig, Places, Policy, decoder, lora
 from grpo_jax.rewards import RewardFunction, overlong, together
 from grpo_jax.rollouts import Strategy, categorical
 from grpo_jax.tasks import Task
@@ -49,7 +48,7 @@ class Parts(NamedTuple):
     Attributes:
         task: the problems.
         policy: the decoder.
-        policy_on: ``(pin) -> Policy``, the same decoder for another mesh; see ``build``.
+        policy_on: ``(places) -> Policy``, the same decoder for another mesh; see ``build``.
         strategy: how tokens are chosen.
         rewards: those of the task first, then what is added to them.
         task_rewards: how many are the task's.
@@ -67,7 +66,7 @@ class Parts(NamedTuple):
 
     task: Task
     policy: Policy
-    policy_on: Callable[[Callable[[Array], Array]], Policy]
+    policy_on: Callable[[Places], Policy]
     strategy: Strategy
     rewards: tuple[RewardFunction, ...]
     task_rewards: int
@@ -85,7 +84,7 @@ class Parts(NamedTuple):
 
 def build(
     config: Config,
-    pin: Callable[[Array], Array] = lambda x: x,
+    places: Places = ONE_DEVICE,
     checkpoint: Checkpoint | None = None,
     task: Task | None = None,
 ) -> Parts:
@@ -93,7 +92,7 @@ def build(
 
     Args:
         config: the run.
-        pin: where arrays with groups live, see ``models.decoder``.
+        places: where arrays with groups live.
         checkpoint: stands in for the model that ``config.model.path`` names, which is then not read.
         task: stands in for the problems that ``config.task`` describes, which are then not read.
 
@@ -118,7 +117,7 @@ def build(
     controller = build_controller(config.beta)
     _check_reference_is_used(config, controller)
     policy_on = partial(decoder, _shape(config.model, task) if checkpoint is None else checkpoint.config)
-    policy = policy_on(pin)
+    policy = policy_on(places)
     parts = Parts(
         task=task,
         policy=policy,

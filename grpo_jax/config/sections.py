@@ -65,7 +65,7 @@ class ModelConfig:
         scan_layers: compile one block and loop over layers: quicker to compile, slower to run when small.
         remat_layers: recompute each layer in the backward pass instead of keeping what it computed: less memory.
         dtype: what blocks compute in; parameters and log-probs are float32.
-        logits_per_chunk: most logits that scoring holds at a time.
+        logits_per_chunk: most logits that scoring holds at a time on each device.
         attention_logits_per_chunk: most logits of attention that a layer holds at a time while scoring.
         lora_rank: train adapters of this rank beside the frozen pretrained model; the reference is the model as loaded.
             None: train the whole model.

@@ -5,6 +5,7 @@ from grpo_jax.models.architecture import DecoderConfig, LinearScaling, LlamaScal
 from grpo_jax.models.count import count_model
 from grpo_jax.models.decoder import decoder
 from grpo_jax.models.lora import Adapters, lora
+from grpo_jax.models.places import ONE_DEVICE, Places
 from grpo_jax.models.policy import Policy, Prefix
 from grpo_jax.models.tabular import position_tabular, prefix_tabular
 
@@ -13,6 +14,8 @@ __all__ = [
     "DecoderConfig",
     "LinearScaling",
     "LlamaScaling",
+    "ONE_DEVICE",
+    "Places",
     "Policy",
     "Prefix",
     "RopeScaling",

@@ -11,14 +11,15 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from grpo_jax.models.architecture import DecoderConfig
 from grpo_jax.models.attention import KeyValues, Source, attend, attend_in_chunks
+from grpo_jax.models.places import ONE_DEVICE, Places
 from grpo_jax.models.policy import Policy, Prefix
 from grpo_jax.models.scoring import score_positions
 from grpo_jax.models.segments import Marks, Rows, near, put_back, readable, rows_of
-from grpo_jax.models.transformer import Network
+from grpo_jax.models.transformer import Network, project
 from grpo_jax.types import Params, Prompts, Rollout, Scores
 
 
-def decoder(config: DecoderConfig, pin: Callable[[Array], Array] = lambda x: x) -> Policy:
+def decoder(config: DecoderConfig, places: Places = ONE_DEVICE) -> Policy:
     """Builds the policy of a small decoder: RMSNorm, rotary grouped-query attention, SwiGLU.
 
     The prompt of a group runs once; its G completions attend to the prompt's keys and to their own. Scoring is the
@@ -28,18 +29,17 @@ def decoder(config: DecoderConfig, pin: Callable[[Array], Array] = lambda x: x) 
 
     Args:
         config: shape and numerics.
-        pin: says where an array whose leading axis is groups, or tokens group by group, lives; it is applied to what
-            layers hand on, and changes no value.
+        places: where arrays with groups live.
 
     Returns:
         The policy. Its params are a nested dict of float32 arrays.
     """
-    abstract = nnx.eval_shape(lambda: Network(config, pin, rngs=nnx.Rngs(0)))
+    abstract = nnx.eval_shape(lambda: Network(config, places.pin, rngs=nnx.Rngs(0)))
     graphdef, description = nnx.split(abstract)
-    bound = _Decoder(config, graphdef)
+    bound = _Decoder(config, graphdef, places.apart)
 
     def init(*, key: Key[Array, ""]) -> Params:
-        return nnx.to_pure_dict(nnx.state(Network(config, pin, rngs=nnx.Rngs(params=key)), nnx.Param))
+        return nnx.to_pure_dict(nnx.state(Network(config, places.pin, rngs=nnx.Rngs(params=key)), nnx.Param))
 
     def logical_axes() -> Any:
         is_variable = lambda leaf: isinstance(leaf, nnx.Variable)  # noqa: E731
@@ -63,6 +63,7 @@ class _Decoder(NamedTuple):
 
     config: DecoderConfig
     graphdef: Any
+    apart: Callable[[Callable, Any, Any, Any], Any]
 
     def prefill(self, params: Params, prompts: Prompts) -> Prefix:
         """Runs every prompt once; see ``Policy``."""
@@ -127,25 +128,27 @@ class _Decoder(NamedTuple):
     ) -> Scores:
         """Scores a rollout's tokens; see ``Policy``."""
         rows, prompts = rows_of(rollout), rollout.prompts
-        features, networks = {"hidden": self._predictors(params, prompts, rows)}, {"hidden": self._network(params)}
-        if ref_params is not None:
-            frozen = jax.lax.stop_gradient(ref_params)
-            features["ref_hidden"] = self._predictors(frozen, prompts, rows)
-            networks["ref_hidden"] = self._network(frozen)
+        read = {"ours": params} if ref_params is None else {"ours": params, "theirs": jax.lax.stop_gradient(ref_params)}
+        hidden = {of: self._predictors(params, prompts, rows) for of, params in read.items()}
+        heads = {of: self._network(params).readout() for of, params in read.items()}
 
-        def logits(of: str):
-            return lambda features: networks[of].logits(features[of]) / temperature
+        def score(heads: dict[str, Array], groups: tuple) -> Scores:
+            def logits(of: str):
+                return lambda hidden: project(hidden[of], heads[of]) / temperature
 
-        logits_per_position = rows.tokens.shape[0] * rows.tokens.shape[1] * self.config.vocabulary_size
-        scores = score_positions(
-            logits("hidden"),
-            None if ref_params is None else logits("ref_hidden"),
-            rows.tokens,
-            rows.mask,
-            features,
-            entropy=entropy,
-            positions_per_chunk=max(1, self.config.logits_per_chunk // logits_per_position),
-        )
+            hidden, tokens, mask = groups
+            per_position = tokens.shape[0] * tokens.shape[1] * self.config.vocabulary_size
+            return score_positions(
+                logits("ours"),
+                None if ref_params is None else logits("theirs"),
+                tokens,
+                mask,
+                hidden,
+                entropy=entropy,
+                positions_per_chunk=max(1, self.config.logits_per_chunk // per_position),
+            )
+
+        scores = self.apart(score, heads, (hidden, rows.tokens, rows.mask), hidden["ours"].dtype)
         return jax.tree.map(lambda values: put_back(values, rollout), scores)
 
     def _network(self, params: Params) -> Network:

@@ -241,5 +241,13 @@ class Network(nnx.Module):
 
     def logits(self, hidden: Float[Array, "*N width"]) -> Float[Array, "*N V"]:
         """Returns next-token logits of normalised hidden states, float32 or wider."""
-        head = self.embedding[...].T if self.config.tied_head else self.head[...]
-        return self.pin(jnp.matmul(hidden, head.astype(hidden.dtype), preferred_element_type=wide(hidden.dtype)))
+        return self.pin(project(hidden, self.readout()))
+
+    def readout(self) -> Float[Array, "width V"]:
+        """Returns the head, which is the transposed embedding where they are tied."""
+        return self.embedding[...].T if self.config.tied_head else self.head[...]
+
+
+def project(hidden: Float[Array, "*N width"], head: Float[Array, "width V"]) -> Float[Array, "*N V"]:
+    """Returns the logits that a head makes of normalised hidden states, float32 or wider."""
+    return jnp.matmul(hidden, head.astype(hidden.dtype), preferred_element_type=wide(hidden.dtype))

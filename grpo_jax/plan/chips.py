@@ -41,6 +41,14 @@ cloud.google.com/tpu/docs/v6e (918, 32 GB, 1600, 3200 Gbit/s one way) and cloud.
 2765, 1200 GB/s in both directions), read in November 2026."""
 
 
+_ENVIRONMENT = {
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-16",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+}
+
+
 class Topology(NamedTuple):
     """Devices to compile for.
 
@@ -77,9 +85,9 @@ def topology(name: str) -> Topology:
     if find_spec("libtpu") is None:
         raise ImportError(f"--topology {name} is compiled for with libtpu: pip install 'grpo-jax[plan]'")
     # Off a TPU machine libtpu would look for the metadata of one, and say at length that there is none.
-    for variable, value in (("TPU_SKIP_MDS_QUERY", "1"), ("TPU_WORKER_HOSTNAMES", "localhost")):
+    # Several processes may compile at a time, since none of them drives a TPU.
+    for variable, value in _ENVIRONMENT.items():
         os.environ.setdefault(variable, value)
-    os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-16")
     try:
         found = topologies.get_topology_desc(name, "tpu")
     except (jax.errors.JaxRuntimeError, ValueError) as error:

@@ -261,20 +261,19 @@ def _cache(program: Program, config: Config, shapes: Shapes) -> float:
     return float(sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves((prefix, cache))))
 
 
-def with_options(config: Config, mesh: str, micro_batches: int, devices: int) -> Config:
+def with_options(config: Config, mesh: str, micro_batches: int) -> Config:
     """Returns a run with another mesh, and what has to follow it.
 
     Args:
         config: the run.
         mesh: its mesh.
         micro_batches: parts that an update is taken in.
-        devices: how many devices there are; every one then scores as many logits at a time.
     """
     return replace(
         config,
         mesh=mesh,
         update=replace(config.update, micro_batches=micro_batches),
-        model=replace(config.model, logits_per_chunk=LOGITS_PER_DEVICE * devices),
+        model=replace(config.model, logits_per_chunk=LOGITS_PER_DEVICE),
     )
 
 

@@ -125,7 +125,7 @@ class Search(NamedTuple):
 
     def _with(self, where: Topology, tensor: int, micro_batches: int) -> Config:
         mesh = "fsdp=-1" if tensor == 1 else f"fsdp=-1,tensor={tensor}"
-        return with_options(self.config, mesh, micro_batches, len(where.devices))
+        return with_options(self.config, mesh, micro_batches)
 
     def _times(self, run: Config, factor: int) -> Config:
         update = replace(run.update, micro_batches=run.update.micro_batches * factor)

@@ -1,12 +1,12 @@
 """The mesh of devices and the one table that places arrays on it."""
 
+from grpo_jax.sharding.groups import group_by_group, pin_groups
 from grpo_jax.sharding.mesh import AXES, group_multiple, make_mesh, mesh_size
 from grpo_jax.sharding.rules import (
     RULES,
     batch_sharding,
     like_params,
     partition,
-    pin_groups,
     shardings,
     state_shardings,
 )
@@ -15,6 +15,7 @@ __all__ = [
     "AXES",
     "RULES",
     "batch_sharding",
+    "group_by_group",
     "group_multiple",
     "like_params",
     "make_mesh",

@@ -1,12 +1,9 @@
 """Where arrays live on the mesh: one table from logical axes to mesh axes, applied at the edges."""
 
-import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array
 
 from grpo_jax.types import TrainState
 
@@ -150,30 +147,3 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
         The sharding.
     """
     return NamedSharding(mesh, PartitionSpec(RULES["prompts"]))
-
-
-def pin_groups(mesh: Mesh) -> Callable[[Array], Array]:
-    """Builds the function that keeps groups where `batch_sharding` puts them, all the way through a model.
-
-    Parameters are split over fsdp too, by another axis. Left alone, the compiler may follow the parameters instead of
-    the groups and give every device all tokens of the batch and a part of each; with the groups pinned it gathers one
-    layer's parameters at a time.
-
-    Args:
-        mesh: the mesh.
-
-    Returns:
-        ``x -> x``: its leading axis (groups, or tokens group by group) is split over data and fsdp, the others as the
-        compiler likes. Arrays whose leading axis does not divide are left alone.
-    """
-    axes = RULES["prompts"]
-    assert isinstance(axes, tuple)
-    parts = math.prod(mesh.shape[axis] for axis in axes)
-
-    def pin(x: Array) -> Array:
-        if parts == 1 or x.shape[0] % parts:
-            return x
-        spec = PartitionSpec(axes, *[PartitionSpec.UNCONSTRAINED] * (x.ndim - 1))
-        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
-
-    return pin

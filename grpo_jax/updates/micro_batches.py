@@ -113,6 +113,9 @@ def accumulate_gradient(
 
     def add(gradient, part):
         more, found = part_gradient(part)
+        # Added up among devices part by part: left to itself, the compiler would carry each device's own sum through
+        # all parts and add up at the end, for which every device would need room for the whole gradient.
+        more = jax.lax.optimization_barrier(more)
         return jax.tree.map(jnp.add, gradient, more), found
 
     if count == 1:

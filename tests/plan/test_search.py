@@ -52,7 +52,7 @@ def test_the_fewest_micro_batches_that_leave_enough_are_chosen(looked):
     found, where = looked(lambda all_, part, tensor, devices: 6 + 3 * part, lambda *_: 1)
     chosen = found.fitting(where, 0.15)  # 13.6 GB: two groups at a time, of four on each device
     assert (chosen.mesh, chosen.update.micro_batches) == ("fsdp=-1", 2)
-    assert chosen.model.logits_per_chunk == 16 * 2**25
+    assert chosen.model.logits_per_chunk == 2**25
 
 
 def test_heads_are_split_only_where_memory_asks_for_it(looked):

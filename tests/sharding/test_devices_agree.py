@@ -10,15 +10,23 @@ import pytest
 from grpo_jax import advantages, kl
 from grpo_jax.kl import controllers
 from grpo_jax.losses import objective, reductions, surrogates
-from grpo_jax.models import DecoderConfig, decoder
-from grpo_jax.sharding import batch_sharding, group_multiple, make_mesh, pin_groups, state_shardings
+from grpo_jax.models import DecoderConfig, Places, decoder
+from grpo_jax.sharding import batch_sharding, group_by_group, group_multiple, make_mesh, pin_groups, state_shardings
 from grpo_jax.types import Batch, Prompts, Rollout
 from grpo_jax.updates import adam, copied_every, learner, pad_groups
 from tests.updates.builders import compiled
 
 GROUPS, MEMBERS, PROMPT, TOKENS, VOCABULARY = 14, 2, 3, 3, 12
 SHAPE = DecoderConfig(
-    vocabulary_size=VOCABULARY, layers=1, width=16, heads=4, kv_heads=2, head_dim=4, hidden=24, scan_layers=True
+    vocabulary_size=VOCABULARY,
+    layers=1,
+    width=16,
+    heads=4,
+    kv_heads=2,
+    head_dim=4,
+    hidden=24,
+    scan_layers=True,
+    logits_per_chunk=2 * MEMBERS * VOCABULARY,
 )
 POLICY = decoder(SHAPE)
 OBJECTIVE = objective(
@@ -89,7 +97,7 @@ def test_eight_devices_give_the_loss_gradient_and_parameters_of_one(spec, on_one
     placement = state_shardings(mesh, POLICY.logical_axes(), jax.eval_shape(make_state))
     state = jax.device_put(make_state(), placement)
     batches = batch_sharding(mesh)
-    pinned = learner_of(decoder(SHAPE, pin_groups(mesh)))
+    pinned = learner_of(decoder(SHAPE, Places(pin_groups(mesh), group_by_group(mesh))))
     update = compiled(
         pinned.update, in_shardings=(placement, batches, batches), out_shardings=(placement, None), donate_argnums=0
     )

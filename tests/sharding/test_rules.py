@@ -12,7 +12,6 @@ from grpo_jax.sharding import (
     like_params,
     make_mesh,
     partition,
-    pin_groups,
     shardings,
     state_shardings,
 )
@@ -144,17 +143,3 @@ def test_a_whole_training_state_can_be_placed(mesh, with_reference):
     assert (placed.ref_params is not None) == with_reference
     if with_reference:
         assert placed.ref_params["embedding"].sharding.spec == P("tensor", "fsdp")
-
-
-def test_what_is_pinned_is_split_by_groups_even_where_its_columns_were(mesh):
-    columns = NamedSharding(mesh, P(None, "fsdp"))
-    found = jax.jit(pin_groups(mesh), in_shardings=columns)(jax.device_put(jnp.arange(32.0).reshape(8, 4), columns))
-    assert {shard.data.shape[0] for shard in found.addressable_shards} == {2}
-    np.testing.assert_array_equal(found, np.arange(32.0).reshape(8, 4))
-
-
-def test_what_does_not_divide_and_what_has_one_device_is_not_pinned(mesh):
-    odd, even = jnp.ones((6, 4)), jnp.ones((8, 4))
-    assert pin_groups(mesh)(odd) is odd
-    assert pin_groups(make_mesh("", jax.devices()[:1]))(even) is even
-    assert pin_groups(make_mesh("tensor=8"))(even) is even
