@@ -184,7 +184,8 @@ def test_a_certificate_of_a_batch_finds_what_is_declared_wherever_it_is_computed
     moved = fresh._replace(params=placed_like(program, one_device.after))
     placed = program.place((step.found.rollout, step.found.batch))
     same = jax.device_get(program.certificate(fresh, *placed))
-    assert same.variance.value == 0
+    # on several devices, blocks with fewer groups than devices are scored together, the reference device by device
+    assert same.variance.value <= (1e-10 if mesh else 0)
     assert np.isnan([same.relative_bias.value, same.cosine.value]).all()
     found = jax.device_get(program.certificate(moved, *placed))
     assert found.groups == 6
