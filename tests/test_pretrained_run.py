@@ -12,6 +12,7 @@ import pytest
 
 import grpo_jax.__main__ as command_line
 import grpo_jax.commands.checkpoint
+import grpo_jax.placement
 import grpo_jax.program
 import grpo_jax.train
 from grpo_jax.metrics import read_rows
@@ -56,7 +57,7 @@ def here(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(sys, "path", list(sys.path))
-        patch.setattr(grpo_jax.program, "make_mesh", lambda spec, _: make_mesh(spec, jax.devices()[:1]))
+        patch.setattr(grpo_jax.placement, "make_mesh", lambda spec, _: make_mesh(spec, jax.devices()[:1]))
         for module in (grpo_jax.commands.checkpoint, grpo_jax.train):
             patch.setattr(module, "compile_program", shared)
         patch.setattr(grpo_jax.train, "save_curves", lambda *_: None)

@@ -25,7 +25,8 @@ class Train:
         resume: continue the run in the folder from its last checkpoint, with its own options; steps, checkpoint_every,
             keep_checkpoints, keep_best, keep_every, diagnose_every and mesh may be given anew.
         preset: where the options start from: default, language-model, smoke, throughput; with a pretrained model:
-            checkpoint (yours), smollm2-135m, qwen2.5-0.5b-gsm8k, qwen2.5-7b-math, llama3.1-8b-math.
+            checkpoint (yours), smollm2-135m, qwen2.5-0.5b-gsm8k, qwen3-4b-countdown-async,
+            qwen2.5-7b-math, llama3.1-8b-math.
         config_file: start from a saved config.json instead of a preset.
         config: every option of the run.
         hosts: the run as several processes, each started with the same options but for its index.
