@@ -11,6 +11,7 @@ import tyro
 
 from grpo_jax.commands import Certify, Diagnose, Evaluate, Export, Plan, Report, Sample, Train, starting_point
 from grpo_jax.hosts import HostFailed
+from grpo_jax.interruption import Interrupted
 from grpo_jax.memory import keep_freed_memory
 from grpo_jax.train import TrainingStopped
 
@@ -24,13 +25,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the words after the program's name; None: those it was called with.
 
     Returns:
-        The exit status: 0, 1 where the run failed, 2 where the arguments or the files do not fit, 130 on interruption.
+        The exit status: 0; 1 where the run failed; 2 where the arguments or the files do not fit; 143 where SIGTERM
+        ended the run, and 130 where SIGINT did, after the step under way was saved.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         command = _parse(words)
         keep_freed_memory()
         return command.execute()
+    except Interrupted as error:
+        return _failed(str(error), error.status)
     except KeyboardInterrupt:
         return _failed("interrupted; --resume --out FOLDER continues from the last checkpoint", 130)
     except (TrainingStopped, HostFailed) as error:

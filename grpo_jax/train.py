@@ -14,6 +14,7 @@ from grpo_jax.config import Config, from_dict, load, to_dict
 from grpo_jax.diagnosis import Rule, follow, shipped_rules
 from grpo_jax.evaluation import Evaluation, described, evaluate, out_of_domain
 from grpo_jax.experience import Experience
+from grpo_jax.interruption import Interrupted, agreed, interruption
 from grpo_jax.lag import experiences, notes, steps_of
 from grpo_jax.losses import Objective
 from grpo_jax.metrics import (
@@ -55,6 +56,7 @@ class Run(NamedTuple):
         files: where the run's files lie.
         writer: takes a row of measures per step.
         saver: saves checkpoints in the background.
+        asked: ``() -> int``, the signal that asks this process to end, 0: none.
         began: when the run began, on the clock of ``time.monotonic``, as if the processes before had just ended.
         profile: called at the beginning of every step, and after the last.
     """
@@ -64,6 +66,7 @@ class Run(NamedTuple):
     files: RunFolder
     writer: Writer
     saver: checkpoints.Saver
+    asked: Callable[[], int]
     began: float
     profile: Callable[[int], None]
 
@@ -102,11 +105,16 @@ def train(
         FileNotFoundError: there is nothing to resume.
         BlockingIOError: another process writes to the folder.
         TrainingStopped: too many updates in a row had a loss or gradient that is not finite.
+        Interrupted: SIGTERM or SIGINT came; the step under way was finished and saved. A second one acts as before.
     """
     began = time.monotonic()
     config = from_dict(to_dict(config))  # as config.json will say it: 1 for a float becomes 1.0, "1" is an error
     program = compile_program(config, objective)
-    with hosts.quiet(), run_folder(folder, to_dict(config), resume=resume, may_differ=MAY_DIFFER) as files:
+    with (
+        hosts.quiet(),
+        run_folder(folder, to_dict(config), resume=resume, may_differ=MAY_DIFFER) as files,
+        interruption() as asked,
+    ):
         begun = resume and checkpoints.steps(files.checkpoints)
         found = checkpoints.load(files.checkpoints, program.shapes) if begun else None
         start = None if found is None else found.step
@@ -120,7 +128,7 @@ def train(
             print(_introduction(config, program, files, start), flush=True)
             keep = checkpoints.Keep(config.keep_checkpoints, config.keep_best, config.keep_every)
             with checkpoints.saver(files.checkpoints, keep, start) as saver:
-                run = Run(config, program, files, writer, saver, began, profile_step)
+                run = Run(config, program, files, writer, saver, asked, began, profile_step)
                 state = _started(run) if found is None else found.state
                 ahead = [] if found is None else from_arrays(found.extra)
                 with progress("train", config.steps, start=start or 0) as show:
@@ -149,7 +157,7 @@ def _started(run: Run) -> TrainState:
     """Warm-starts the policy, evaluates it, and saves the state before the first update."""
     config, program, files = run.config, run.program, run.files
     init_key, run_key = jax.random.split(jax.random.key(config.seed))
-    params, consumed = warm_started(config, program, key=init_key)
+    params, consumed = warm_started(config, program, key=init_key, asked=lambda: agreed(run.asked))
     before = _evaluated(config, program, params, everywhere=True)
     write_samples(files.samples_before, before["validation"].samples)
     run.writer.write(0, _accuracies(before) | {"seconds_total": time.monotonic() - run.began})
@@ -165,6 +173,7 @@ def _loop(
 ) -> TrainState:
     config, program = run.config, run.program
     beat = heartbeat(run.files.heartbeats)
+    _end_if_asked(run, steps_of(config, state))
     with experiences(config, program, state, ahead) as source:
         while (done := steps_of(config, state)) < config.steps:
             began, step, position = time.monotonic(), done + 1, int(state.position)
@@ -176,19 +185,27 @@ def _loop(
             state = _at_position(state, program, position + found.consumed)
             row |= _numbers(jax.device_get(metrics)) | {"rounds": float(found.rounds)} | found.measures
             row |= {"seconds": time.monotonic() - began}
-            row |= beat(step, row["seconds"], False).measures
             _stop_if_broken(run, state, step)
             if step == config.steps or (config.evaluation.every and step % config.evaluation.every == 0):
                 row |= _accuracies(_evaluated(config, program, state.params, everywhere=step == config.steps))
+            heard = beat(step, time.monotonic() - began, run.asked() > 0)
+            row |= heard.measures
             run.writer.write(step, row | {"seconds_total": time.monotonic() - run.began})
             diagnose({"step": step, **row})
             show.update(step, {_SHOWN[name]: row[name] for name in _SHOWN if name in row})
-            if step == config.steps or step % config.checkpoint_every == 0:
-                beside = as_arrays(source.ahead())
-                run.saver.save(state, step, score=row.get("accuracy_validation"), extra=beside)
+            if step == config.steps or step % config.checkpoint_every == 0 or heard.stop:
+                run.saver.save(state, step, score=row.get("accuracy_validation"), extra=as_arrays(source.ahead()))
             run.saver.check()
+            if heard.stop and step < config.steps:
+                _end_if_asked(run, step)
     run.profile(config.steps + 1)
     return state
+
+
+def _end_if_asked(run: Run, step: int) -> None:
+    """Raises Interrupted, in every process, where a signal has come to any; the step is saved."""
+    if signal := agreed(run.asked):
+        raise Interrupted(signal, f"step {step} is saved; resuming {run.files.path} goes on from there")
 
 
 def _examined(run: Run, state: TrainState, placed: tuple[Rollout, Batch], step: int) -> dict[str, float]:

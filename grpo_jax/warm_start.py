@@ -1,11 +1,14 @@
 """The warm start of a run: supervised learning until the policy solves a share of the problems."""
 
+from collections.abc import Callable
+
 import jax
 import numpy as np
 from jaxtyping import Array, Key
 
 from grpo_jax.config import Config, WarmStartConfig
 from grpo_jax.evaluation import evaluate
+from grpo_jax.interruption import Interrupted
 from grpo_jax.metrics import Progress, progress
 from grpo_jax.program import Program
 from grpo_jax.tasks import Example, Task, encode_prompts, rollout_from_texts
@@ -17,19 +20,23 @@ class TrainingStopped(RuntimeError):
     """The run cannot go on; the message says why, and the last checkpoint is intact."""
 
 
-def warm_started(config: Config, program: Program, *, key: Key[Array, ""]) -> tuple[Params, int]:
+def warm_started(
+    config: Config, program: Program, *, key: Key[Array, ""], asked: Callable[[], int] = lambda: 0
+) -> tuple[Params, int]:
     """Returns parameters that solve about ``config.warm_start.target`` of the problems.
 
     Args:
         config: the run.
         program: its compiled steps.
         key: consumed by the initial values.
+        asked: ``() -> int``, the signal that asks the run to end, 0: none.
 
     Returns:
         The parameters, and how many training problems were used up.
 
     Raises:
         TrainingStopped: too many updates in a row had a loss or gradient that is not finite.
+        Interrupted: a signal came; nothing of a warm start is kept.
     """
     settings = config.warm_start
     params = program.initial(key=key)
@@ -42,6 +49,8 @@ def warm_started(config: Config, program: Program, *, key: Key[Array, ""]) -> tu
     consumed = 0
     with progress("warm start", settings.steps) as show:
         for number in range(1, settings.steps + 1):
+            if signal := asked():
+                raise Interrupted(signal, "nothing of a warm start is kept; resuming begins it again")
             rollout = program.place(_demonstrations(config, program, consumed))
             state, metrics = step(state, rollout)
             consumed += settings.batch

@@ -13,6 +13,7 @@ ORDER = (
     "ratios",
     "arguments",
     "hosts",
+    "interruption",
     "tasks",
     "models",
     "rollouts",

@@ -185,7 +185,8 @@ def isolated(function: RewardFunction, timeout: float, workers: int | None = Non
 
 def _work(connection: Connection, function: RewardFunction) -> None:
     """Scores rows until nobody sends any more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # interrupting the run is the parent's business
+    for number in (signal.SIGINT, signal.SIGTERM):  # both go to all of a run's processes, and are the parent's business
+        signal.signal(number, signal.SIG_IGN)
     connection.send(None)
     while True:
         try:
