@@ -219,9 +219,11 @@ def steps_of(config: Config, state: TrainState) -> int:
 def notes(config: Config, program: Program) -> list[str]:
     """Returns what lag and devices of its own mean for a run's rollouts, a sentence each; none without either."""
     said, behind, objective = [], config.rollout.lag, program.parts.objective
+    shape = ", ".join(f"{axis} {count}" for axis, count in program.sampling_mesh.shape.items())
     if config.rollout.mesh is not None:
-        shape = ", ".join(f"{axis} {count}" for axis, count in program.sampling_mesh.shape.items())
         said.append(f"rollouts on {program.sampling_mesh.size} devices of their own ({shape})")
+    if config.rollout.layout is not None:
+        said.append(f"rollouts laid out as {shape}")
     if behind:
         target = objective.off_policy_target
         follows = target.name if not target.none else f"none ({target.none})"

@@ -171,7 +171,7 @@ def _math(path: str) -> Config:
             drop_long=True,
         ),
         model=ModelConfig(path=path, scan_layers=True, remat_layers=True, dtype="bfloat16", logits_per_chunk=2**25),
-        rollout=RolloutConfig(prompts=256, group_size=5, max_tokens=1024),
+        rollout=RolloutConfig(prompts=256, group_size=5, max_tokens=1024, layout="data=-1,tensor=4"),
         reward=RewardConfig(functions="math_answer"),
         objective=ObjectiveConfig(surrogate="reinforce", kl="k1", placement="reward"),
         beta=BetaConfig(value=0.05),

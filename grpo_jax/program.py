@@ -24,11 +24,9 @@ from grpo_jax.placement import (
     placed,
     places_of,
     places_on,
-    sampler_on,
     sampling_steps,
     score_with,
 )
-from grpo_jax.rollouts import greedy
 from grpo_jax.sharding import batch_sharding, group_multiple, state_shardings
 from grpo_jax.tasks import Task
 from grpo_jax.types import Batch, Params, Prompts, Rollout, TrainState
@@ -144,7 +142,7 @@ def compile_program(
         mesh=mesh,
         sampling_mesh=meshes.sampling,
         rows=_rounded(config.rollout.prompts, meshes, micro_batches),
-        evaluation_rows=_rounded(examples, Meshes(mesh, mesh), micro_batches),
+        evaluation_rows=_rounded(examples, Meshes(mesh, mesh if meshes.apart else meshes.sampling), micro_batches),
         initial=_initial(parts, states.params),
         state=_state(learn, states),
         update=Compiled(
@@ -153,7 +151,7 @@ def compile_program(
         hand_over=sampling.hand_over,
         generate=sampling.generate,
         old_log_probs=sampling.old_log_probs,
-        answer=sampler_on(mesh, parts.policy, parts, base, shapes.params, greedy(), 1, config.rollout.slots),
+        answer=sampling.answer,
         share=Compiled(compiled(partial(share_step, parts=parts, micro_batches=micro_batches)), base),
         certificate=certificate,
         check=Compiled(chex.chexify(check, async_check=False) if config.check_invariants else check, base),

@@ -15,7 +15,8 @@ from grpo_jax.experience import Collector, Experience
 from grpo_jax.losses import Objective, degenerate, objective, reductions, surrogates
 from grpo_jax.models import position_tabular
 from grpo_jax.placement import score_with
-from grpo_jax.program import compile_program
+from grpo_jax.plan.hlo import traffic
+from grpo_jax.program import abstract_arguments, compile_program
 from grpo_jax.rollouts import sampler
 from grpo_jax.statistics import Mean
 from grpo_jax.types import Batch, Prompts, Rollout
@@ -110,6 +111,8 @@ def assert_near(one, other, rtol=1e-4, atol=1e-5):
         ({"mesh": "data=3"}, "mesh 'data=3' needs 3 devices, but there are 8"),
         ({"mesh": "data=4,fsdp=-1,tensor=3"}, "mesh 'data=4,fsdp=-1,tensor=3': 8 devices do not divide by 12"),
         ({"mesh": "rows=8"}, "unknown axis 'rows'"),
+        ({"rollout.layout": "data=3"}, "rollout.layout: mesh 'data=3' needs 3 devices, but there are 8"),
+        ({"rollout.layout": "data=4", "rollout.mesh": "data=4"}, "leave one of them out"),
         ({"objective.kl": "full", "reference.kind": "behaviour"}, "needs a reference policy, not behaviour()"),
     ],
 )
@@ -137,7 +140,14 @@ def test_beta_zero_stores_no_reference_and_computes_none():
     assert with_reference - products(without.update, without.shapes, rollout, batch) == forward > 0
 
 
-@pytest.mark.parametrize("values", [{"mesh": "data=8"}, {"mesh": "data=4,fsdp=2", "rollout.slots": 16}])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"mesh": "data=8"},
+        {"mesh": "data=4,fsdp=2", "rollout.slots": 16},
+        {"mesh": "fsdp=8", "rollout.layout": "data=-1,tensor=2"},
+    ],
+)
 def test_eight_devices_sample_and_learn_what_one_does(values, one_device):
     program = compiled(changed(TINY, values), devices=8)
     assert len(program.shapes.params["embedding"].sharding.device_set) == 8
@@ -149,6 +159,22 @@ def test_eight_devices_sample_and_learn_what_one_does(values, one_device):
     # Adam divides by the gradient's size, so where that is rounding the step may have either sign.
     assert_near(step.after, one_device.after, atol=2 * TINY.update.learning_rate / TINY.update.warmup_steps)
     assert np.abs(step.after["embedding"] - step.before["embedding"]).max() > 0
+
+
+def test_a_layout_of_its_own_gathers_weights_once_for_all_tokens_and_rounds_only_what_is_rounded_anyway():
+    spread = changed(TINY, {"mesh": "fsdp=2", "model.dtype": "bfloat16"})
+    found, moved = {}, {}
+    for layout in (None, "data=2"):
+        program = compiled(changed(spread, {"rollout.layout": layout}), devices=2)
+        shapes = program.shapes.params, abstract_arguments(program, 4).prompts, jax.eval_shape(lambda: KEY)
+        text = program.generate.compiled.trace(*shapes).lower().compile().as_text()
+        moved[layout] = sum(kind.sent for kind in traffic(text, 3).collectives.values())
+        collector = Collector(program.parts, program.generate, 8, program.rows, TINY.rollout.group_size, 0)
+        params = jax.tree.map(lambda leaf: leaf + 0.01, program.initial(key=KEY))  # scales that bfloat16 would round
+        found[layout] = collector.collect(params, 0, key=KEY).rollout
+    assert moved["data=2"] < moved[None] / 2
+    np.testing.assert_array_equal(found[None].tokens, found["data=2"].tokens)
+    np.testing.assert_allclose(found[None].log_probs, found["data=2"].log_probs, rtol=1e-6)
 
 
 def test_prompts_that_do_not_fit_the_mesh_are_padded_and_change_nothing(one_device):

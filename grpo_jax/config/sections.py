@@ -114,6 +114,9 @@ class RolloutConfig:
             reproducible as without lag. Keeps up to lag + 1 older policies in memory. 0: sample, then update.
         mesh: devices for sampling alone, as data=2,tensor=2: the last ones, and mesh describes the others. The policy
             goes there after each update. None: sample where updates run.
+        layout: another mesh of the devices of updates for sampling, as data=-1,tensor=4. The policy is laid out anew,
+            once for a batch of completions: a step that decodes a token each then reads weights that are there, where
+            with mesh=fsdp=-1 it would gather every layer. None: the layout of updates.
     """
 
     prompts: int = 32
@@ -126,6 +129,7 @@ class RolloutConfig:
     slots: int | None = None
     lag: int = 0
     mesh: str | None = None
+    layout: str | None = None
 
 
 @dataclass(frozen=True)

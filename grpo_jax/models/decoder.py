@@ -1,6 +1,5 @@
 """A decoder-only transformer as a policy: one block for prompts, scoring and decoding, behind pure functions."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -36,7 +35,7 @@ def decoder(config: DecoderConfig, places: Places = ONE_DEVICE) -> Policy:
     """
     abstract = nnx.eval_shape(lambda: Network(config, places.pin, rngs=nnx.Rngs(0)))
     graphdef, description = nnx.split(abstract)
-    bound = _Decoder(config, graphdef, places.apart)
+    bound = _Decoder(config, graphdef, places)
 
     def init(*, key: Key[Array, ""]) -> Params:
         return nnx.to_pure_dict(nnx.state(Network(config, places.pin, rngs=nnx.Rngs(params=key)), nnx.Param))
@@ -63,7 +62,7 @@ class _Decoder(NamedTuple):
 
     config: DecoderConfig
     graphdef: Any
-    apart: Callable[[Callable, Any, Any, Any], Any]
+    places: Places
 
     def prefill(self, params: Params, prompts: Prompts) -> Prefix:
         """Runs every prompt once; see ``Policy``."""
@@ -148,14 +147,16 @@ class _Decoder(NamedTuple):
                 positions_per_chunk=max(1, self.config.logits_per_chunk // per_position),
             )
 
-        scores = self.apart(score, heads, (hidden, rows.tokens, rows.mask), hidden["ours"].dtype)
+        scores = self.places.apart(score, heads, (hidden, rows.tokens, rows.mask), hidden["ours"].dtype)
         return jax.tree.map(lambda values: put_back(values, rollout), scores)
 
     def _network(self, params: Params) -> Network:
         return nnx.merge(self.graphdef, params)
 
-    def _queries_per_chunk(self, rows: int, keys: int) -> int:
-        return max(1, self.config.attention_logits_per_chunk // (rows * self.config.heads * keys))
+    def _queries_per_chunk(self, groups: int, rows: int, keys: int) -> int:
+        """Returns how many queries of each row of a group to attend with at a time, for the groups of a device."""
+        here = groups if groups % self.places.parts else groups // self.places.parts
+        return max(1, self.config.attention_logits_per_chunk // (here * rows * self.config.heads * keys))
 
     def _read_prompts(self, params: Params, prompts: Prompts) -> tuple[Float[Array, "P width"], Any]:
         """Returns the hidden state at each prompt's last token, and keys and values per layer."""
@@ -163,7 +164,7 @@ class _Decoder(NamedTuple):
         groups, width = mask.shape
         positions = jnp.cumsum(mask, axis=1) - 1
         marks = Marks(mask.astype(jnp.int32), positions)
-        size = self._queries_per_chunk(groups, width)
+        size = self._queries_per_chunk(groups, 1, width)
 
         def attention(_: None, window: Any, query: Array, key: Array, value: Array):
             query, own = _rows((groups, width), query, key, value)
@@ -184,7 +185,7 @@ class _Decoder(NamedTuple):
         """Returns the hidden state that predicts each completion token: the one before it."""
         last, memory = self._read_prompts(params, prompts)
         shape, steps = rows.tokens.shape, rows.marks.steps
-        size = self._queries_per_chunk(shape[0] * shape[1], shape[2] + prompts.mask.shape[1])
+        size = self._queries_per_chunk(shape[0], shape[1], shape[2] + prompts.mask.shape[1])
 
         def attention(prompt: KeyValues, window: Any, query: Array, key: Array, value: Array):
             query, own = _rows(shape, query, key, value)

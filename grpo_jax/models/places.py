@@ -12,11 +12,13 @@ class Places(NamedTuple):
     Attributes:
         pin: ``x -> x``, for an array whose leading axis is groups, or tokens group by group; it is applied to what
             layers hand on. ``sharding.pin_groups`` builds it.
+        parts: how many parts groups are split into.
         apart: ``(f, weights, groups, dtype) -> f(weights, groups)``, so that devices need nothing of each other while
             they compute f of their groups, with the weights in that dtype. ``sharding.group_by_group`` builds it.
     """
 
     pin: Callable[[Array], Array] = lambda x: x
+    parts: int = 1
     apart: Callable[[Callable, Any, Any, Any], Any] = lambda f, weights, groups, dtype: f(weights, groups)
 
 

@@ -10,6 +10,7 @@ _BITS = {"pred": 8, "bf16": 16, "f16": 16, "f32": 32, "f64": 64, "c64": 64, "tok
 _ARRAY = re.compile(r"(\w+)\[([\d,]*)\](\{[^}]*\})?")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*?) ([a-z][\w\-]*)\((.*)$")
+_CHANNEL = re.compile(r"channel_id=(\d+)")
 _FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "after-all"}
 _FREE |= {"partition-id", "replica-id", "opt-barrier", "custom-call"}
 
@@ -72,22 +73,33 @@ def traffic(text: str, endless: int) -> Traffic:
         only a slice is read), so it is an upper estimate where a buffer stays in the chip's own memory.
     """
     computations, entry = parse(text)
-    memory, found = 0.0, defaultdict(list)
+    memory, steps = 0.0, defaultdict(list)
     for name, (times, fused) in _executions(computations, entry, endless).items():
         body = computations[name]
         for instruction in body.values():
             kind = instruction.kind.removesuffix("-start")
             if kind in COLLECTIVES:
-                found[_kind(kind, name)].append((times, *_exchanged(instruction, body, kind)))
+                exchanged = _Exchange(times, *_exchanged(instruction, body, kind))
+                channel = _CHANNEL.search(instruction.rest)
+                steps[_kind(kind, name), channel[1] if channel else (name, instruction.name)].append(exchanged)
             if not fused:
                 memory += times * _bytes_moved(instruction, body, computations)
+    found = defaultdict(list)
+    for (kind, _), each in steps.items():
+        found[kind].append(min(each))  # one that goes on during other work has a step in every piece of it
     collectives = {
-        kind: Collective(
-            sum(times for times, _, _ in each), sum(times * sent for times, sent, _ in each), max(x[2] for x in each)
-        )
+        kind: Collective(sum(x.times for x in each), sum(x.times * x.sent for x in each), max(x.result for x in each))
         for kind, each in sorted(found.items())
     }
     return Traffic(memory, collectives)
+
+
+class _Exchange(NamedTuple):
+    """How often a device takes part in a collective, or a step of one, what it sends and what comes out, in bytes."""
+
+    times: float
+    sent: float
+    result: float
 
 
 def parse(text: str) -> tuple[dict[str, dict[str, Instruction]], str]:
@@ -212,26 +224,50 @@ def _bytes_moved(instruction: Instruction, body: dict[str, Instruction], computa
     kind = instruction.kind
     if kind in _FREE or kind.endswith("-done"):
         return 0.0
-    operands = [size_of(body[name].type) if name in body else 0.0 for name in instruction.operands]
+    called = computations.get(_called(instruction.rest)[0], {}) if kind == "fusion" else {}
+    under_way = _under_way(called)
+    operands = [size_of(_without(body[name].type, under_way)) if name in body else 0.0 for name in instruction.operands]
     if kind in ("dynamic-slice", "gather"):
         return 2 * size_of(instruction.type)
     if kind == "dynamic-update-slice":
         return 2 * operands[1]
     if kind != "fusion":
         return sum(operands) + size_of(instruction.type)
-    called = computations.get(_called(instruction.rest)[0], {})
-    return sum(_read(index, size, called) for index, size in enumerate(operands)) + _written(instruction, called)
+    written = size_of(_without(instruction.type, under_way)) if under_way else _written(instruction, called)
+    return sum(_read(index, size, called, computations) for index, size in enumerate(operands)) + written
 
 
-def _read(index: int, size: float, called: dict[str, Instruction]) -> float:
-    """Returns what a fusion reads of one operand: slices alone, where it slices it."""
+def _under_way(called: dict[str, Instruction]) -> set[str]:
+    """Returns the shapes that a collective reads and writes while a fusion, beside its own work, takes a step of it."""
+    steps = [x for x in called.values() if x.kind in COLLECTIVES]
+    types = [x.type for x in steps] + [called[name].type for x in steps for name in x.operands if name in called]
+    return {f"{dtype}[{shape}]" for type_ in types for dtype, shape, _ in _ARRAY.findall(type_)}
+
+
+def _without(type_: str, shapes: set[str]) -> str:
+    for shape in shapes:
+        type_ = type_.replace(shape, "token[]")
+    return type_
+
+
+def _read(index: int, size: float, called: dict[str, Instruction], computations: dict) -> float:
+    """Returns what a fusion reads of one operand: slices alone, where it slices it, also in a fusion inside of it."""
     name = next((x.name for x in called.values() if x.kind == "parameter" and x.operands == (str(index),)), None)
-    users = [x for x in called.values() if name in x.operands and x.kind != "parameter"]
-    sliced = [x for x in users if x.kind in ("dynamic-slice", "gather") and x.operands[0] == name]
-    updated = [x for x in users if x.kind == "dynamic-update-slice" and x.operands[0] == name]
-    if users and len(sliced) + len(updated) == len(users):
-        return float(sum(size_of(x.type) for x in sliced))
-    return size
+    read, same = 0.0, {name}
+    for user in called.values():
+        given = [place for place, operand in enumerate(user.operands) if operand in same]
+        if not given or user.kind == "parameter":
+            continue
+        if user.kind == "bitcast":
+            same.add(user.name)
+        elif user.kind in ("dynamic-slice", "gather") and given == [0]:
+            read += size_of(user.type)
+        elif user.kind == "fusion":
+            inside = computations.get(_called(user.rest)[0], {})
+            read += sum(_read(place, size, inside, computations) for place in given)
+        elif user.kind != "dynamic-update-slice" or given != [0]:
+            return size
+    return min(read, size)
 
 
 def _written(instruction: Instruction, called: dict[str, Instruction]) -> float:

@@ -1,8 +1,9 @@
 """The mesh of devices and the one table that places arrays on it."""
 
 from grpo_jax.sharding.groups import group_by_group, pin_groups
-from grpo_jax.sharding.mesh import AXES, group_multiple, make_mesh, mesh_size
+from grpo_jax.sharding.mesh import AXES, group_multiple, make_mesh, mesh_size, other_layout
 from grpo_jax.sharding.rules import (
+    ON_THE_WAY,
     RULES,
     batch_sharding,
     like_params,
@@ -13,6 +14,7 @@ from grpo_jax.sharding.rules import (
 
 __all__ = [
     "AXES",
+    "ON_THE_WAY",
     "RULES",
     "batch_sharding",
     "group_by_group",
@@ -20,6 +22,7 @@ __all__ = [
     "like_params",
     "make_mesh",
     "mesh_size",
+    "other_layout",
     "partition",
     "pin_groups",
     "shardings",

@@ -42,6 +42,21 @@ def make_mesh(spec: str = "", devices: Sequence[Any] | None = None) -> Mesh:
     return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=available)
 
 
+def other_layout(mesh: Mesh, spec: str) -> Mesh:
+    """Builds another mesh of a mesh's devices, in one order with it, so that one program can compute on both.
+
+    Args:
+        mesh: the mesh.
+        spec: as `make_mesh` takes it.
+
+    Raises:
+        ValueError: see `make_mesh`.
+    """
+    devices = list(mesh.devices.flat)
+    shape = tuple(make_mesh(spec, devices).shape.values())
+    return Mesh(mesh.devices.reshape(shape), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
 def mesh_size(spec: str, place: str) -> int:
     """Returns how many devices a text asks for.
 

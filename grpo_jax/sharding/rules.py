@@ -7,7 +7,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from grpo_jax.types import TrainState
 
-RULES: dict[str, str | tuple[str, ...] | None] = {
+Rules = dict[str, str | tuple[str, ...] | None]
+RULES: Rules = {
     "prompts": ("data", "fsdp"),
     "vocabulary": "tensor",
     "embed": "fsdp",
@@ -19,9 +20,14 @@ RULES: dict[str, str | tuple[str, ...] | None] = {
 }
 """The mesh axes that a logical axis is split over; None: every device has all of it. Groups (``prompts``) are never
 split themselves: all completions of a prompt are on one device, so that advantages need no communication."""
+ON_THE_WAY = RULES | {"embed": ("data", "fsdp")}
+"""Where parameters pass through when a mesh with fewer devices on tensor hands them to one with more: each device
+first exchanges parts with the few others on its tensor axis, so that none ever holds what it does not keep."""
 
 
-def partition(mesh: Mesh, axes: tuple[str | None, ...] | None, shape: tuple[int, ...]) -> PartitionSpec:
+def partition(
+    mesh: Mesh, axes: tuple[str | None, ...] | None, shape: tuple[int, ...], rules: Rules = RULES
+) -> PartitionSpec:
     """Returns how one array is split.
 
     A dimension is replicated when the table gives it no mesh axis, when its size is no multiple of the mesh axis's (two
@@ -31,6 +37,7 @@ def partition(mesh: Mesh, axes: tuple[str | None, ...] | None, shape: tuple[int,
         mesh: the mesh.
         axes: the logical axis of each dimension, None for one without; None for an array without any.
         shape: the array's shape.
+        rules: the table.
 
     Returns:
         The partition.
@@ -45,9 +52,9 @@ def partition(mesh: Mesh, axes: tuple[str | None, ...] | None, shape: tuple[int,
     placed: list[str | tuple[str, ...] | None] = []
     taken: set[str] = set()
     for axis, size in zip(axes, shape, strict=True):
-        if axis is not None and axis not in RULES:
-            raise ValueError(f"unknown logical axis {axis!r}; sharding/rules.py has {', '.join(RULES)}")
-        rule = RULES[axis] if axis is not None else None
+        if axis is not None and axis not in rules:
+            raise ValueError(f"unknown logical axis {axis!r}; sharding/rules.py has {', '.join(rules)}")
+        rule = rules[axis] if axis is not None else None
         names = (rule,) if isinstance(rule, str) else rule or ()
         parts = 1
         for name in names:
@@ -58,20 +65,21 @@ def partition(mesh: Mesh, axes: tuple[str | None, ...] | None, shape: tuple[int,
     return PartitionSpec(*placed)
 
 
-def shardings(mesh: Mesh, logical_axes: Any, params: Any) -> Any:
+def shardings(mesh: Mesh, logical_axes: Any, params: Any, rules: Rules = RULES) -> Any:
     """Returns the sharding of each parameter.
 
     Args:
         mesh: the mesh.
         logical_axes: a tree like params; each leaf a tuple with a logical axis (or None) per dimension, or None.
         params: the parameters, or their shapes (``jax.eval_shape``).
+        rules: the table.
 
     Returns:
         A tree of NamedSharding like params.
     """
 
     def sharding(leaf, axes):
-        return NamedSharding(mesh, partition(mesh, axes, leaf.shape))
+        return NamedSharding(mesh, partition(mesh, axes, leaf.shape, rules))
 
     return jax.tree.map(sharding, params, logical_axes)
 

@@ -82,3 +82,69 @@ def test_the_text_of_a_real_program_is_read():
     assert found["all-reduce"].count >= 3
     assert found["all-reduce"].largest == 16 * 16 * 4
     assert found["all-gather"] == (1, 7 * 16 * 4, 8 * 16 * 4)
+
+
+OVERLAPPED = """
+%taken (a: f32[5,4,8], i: s32[]) -> f32[4,8] {
+  %a = f32[5,4,8]{2,1,0} parameter(0)
+  %i = s32[] parameter(1)
+  %zero = s32[] constant(0)
+  %one = f32[1,4,8]{2,1,0} dynamic-slice(%a, %i, %zero, %zero), dynamic_slice_sizes={1,4,8}
+  ROOT %flat = f32[4,8]{1,0} bitcast(%one)
+}
+
+%product (b: f32[5,4,8], j: s32[], x: f32[2,4]) -> f32[2,8] {
+  %b = f32[5,4,8]{2,1,0} parameter(0)
+  %j = s32[] parameter(1)
+  %x = f32[2,4]{1,0} parameter(2)
+  %layer = f32[4,8]{1,0} fusion(%b, %j), kind=kLoop, calls=%taken
+  ROOT %y = f32[2,8]{1,0} convolution(%x, %layer), dim_labels=bf_io->bf
+}
+
+%step (part: bf16[3,8], whole: bf16[12,8], z: f32[2,8]) -> (f32[2,8], bf16[3,8], bf16[12,8]) {
+  %part = bf16[3,8]{1,0} parameter(0)
+  %whole = bf16[12,8]{1,0} parameter(1)
+  %z = f32[2,8]{1,0} parameter(2)
+  %gathered = bf16[12,8]{1,0} all-gather(%part), channel_id=7, replica_groups=[2,4]<=[8], dimensions={0}
+  %sine = f32[2,8]{1,0} sine(%z)
+  ROOT %out = (f32[2,8]{1,0}, bf16[3,8]{1,0}, bf16[12,8]{1,0}) tuple(%sine, %part, %gathered)
+}
+
+%body (state: (s32[], f32[5,4,8], f32[2,4], bf16[3,8], bf16[12,8])) -> (s32[]) {
+  %state = (s32[], f32[5,4,8]{2,1,0}, f32[2,4]{1,0}, bf16[3,8]{1,0}, bf16[12,8]{1,0}) parameter(0)
+  %n = s32[] get-tuple-element(%state), index=0
+  %layers = f32[5,4,8]{2,1,0} get-tuple-element(%state), index=1
+  %given = f32[2,4]{1,0} get-tuple-element(%state), index=2
+  %shard = bf16[3,8]{1,0} get-tuple-element(%state), index=3
+  %all = bf16[12,8]{1,0} get-tuple-element(%state), index=4
+  %made = f32[2,8]{1,0} fusion(%layers, %n, %given), kind=kOutput, calls=%product
+  %gone = (f32[2,8]{1,0}, bf16[3,8]{1,0}, bf16[12,8]{1,0}) fusion(%shard, %all, %made), kind=kLoop, calls=%step
+  ROOT %next = (s32[]) tuple(%n)
+}
+
+%cond (state.1: (s32[])) -> pred[] {
+  %state.1 = (s32[]) parameter(0)
+  ROOT %go = pred[] constant(true)
+}
+
+ENTRY %main (p: bf16[3,8]) -> (s32[]) {
+  %p = bf16[3,8]{1,0} parameter(0)
+  %begun = (bf16[3,8]{1,0}, bf16[12,8]{1,0}) fusion(%p), kind=kLoop, calls=%start
+  %init = (s32[]) tuple()
+  ROOT %loop = (s32[]) while(%init), condition=%cond, body=%body, backend_config={"known_trip_count":{"n":"5"}}
+}
+
+%start (q: bf16[3,8]) -> (bf16[3,8], bf16[12,8]) {
+  %q = bf16[3,8]{1,0} parameter(0)
+  %gathering = bf16[12,8]{1,0} all-gather(%q), channel_id=7, replica_groups=[2,4]<=[8], dimensions={0}
+  ROOT %pair = (bf16[3,8]{1,0}, bf16[12,8]{1,0}) tuple(%q, %gathering)
+}
+"""
+
+
+def test_a_gather_that_goes_on_while_a_loop_runs_counts_once_and_a_layer_taken_deep_inside_as_one_layer():
+    found = traffic(OVERLAPPED, 7)
+    shard = 3 * 8 * 2
+    assert found.collectives == {"all-gather": (1, 3 * shard, 4 * shard)}
+    product, sine = (4 * 8 + 1 + 2 * 4 + 2 * 8) * 4, 2 * (2 * 8) * 4
+    assert found.memory == 5 * (product + sine)

@@ -97,7 +97,7 @@ def test_eight_devices_give_the_loss_gradient_and_parameters_of_one(spec, on_one
     placement = state_shardings(mesh, POLICY.logical_axes(), jax.eval_shape(make_state))
     state = jax.device_put(make_state(), placement)
     batches = batch_sharding(mesh)
-    pinned = learner_of(decoder(SHAPE, Places(pin_groups(mesh), group_by_group(mesh))))
+    pinned = learner_of(decoder(SHAPE, Places(pin_groups(mesh), group_multiple(mesh), group_by_group(mesh))))
     update = compiled(
         pinned.update, in_shardings=(placement, batches, batches), out_shardings=(placement, None), donate_argnums=0
     )
