@@ -20,10 +20,15 @@ def fingerprints(leaves: Mapping[str, jax.Array | np.ndarray]) -> dict[str, int]
     fingerprint on any number of devices and hosts, and on the host. Arrays on devices are summed there, where a pass
     over memory costs least and nothing has to be gathered.
     """
-    found = {
-        place: _on_devices(leaf) if isinstance(leaf, jax.Array) else _on_host(leaf) for place, leaf in leaves.items()
+    return {
+        place: _finished(_on_devices(leaf)) if isinstance(leaf, jax.Array) else int(_on_host(leaf))
+        for place, leaf in leaves.items()
     }
-    return {place: int(value) for place, value in jax.device_get(found).items()}
+
+
+def _finished(value: jax.Array) -> int:
+    """Waits on all devices: of independent sums at a time, CPUs of several processes may each begin another one."""
+    return int(jax.block_until_ready(value))
 
 
 @jax.jit

@@ -10,10 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint.experimental.v1 as orbax
 
+from grpo_jax import hosts
 from grpo_jax.checkpoints.files import arrays_in, check_files, is_complete, read_record, step_folders
 from grpo_jax.checkpoints.fingerprints import fingerprints
 from grpo_jax.checkpoints.places import EXTRA, by_place, restored, stored_form
 from grpo_jax.types import TrainState
+
+_CHANNEL = "checkpoints"
 
 
 class Restored(NamedTuple):
@@ -101,8 +104,9 @@ def _attempted(checkpoint: Path, like: TrainState, step: int) -> Restored | str:
 
 
 def _loaded(checkpoint: Path, like: TrainState, step: int) -> Restored:
-    record = read_record(checkpoint)
-    check_files(checkpoint, record)
+    with hosts.together(_CHANNEL):  # what one process cannot read none takes
+        record = read_record(checkpoint)
+        check_files(checkpoint, record)
     wanted = by_place(like)
     abstract: dict[str, Any] = {place: stored_form(leaf) for place, leaf in wanted.items()}
     _check_same(record["leaves"], abstract, checkpoint)
@@ -111,7 +115,8 @@ def _loaded(checkpoint: Path, like: TrainState, step: int) -> Restored:
     present = {place: leaf for place, leaf in abstract.items() if leaf.size}
     # Orbax stores no empty arrays; they are made anew.
     empty = {place: _empty(leaf) for place, leaf in abstract.items() if not leaf.size}
-    loaded: dict[str, Any] = {**orbax.load(str(arrays_in(checkpoint)), present), **empty}
+    with hosts.together(_CHANNEL):
+        loaded: dict[str, Any] = {**orbax.load(str(arrays_in(checkpoint)), present), **empty}
     marks = fingerprints(loaded)
     wrong = [place for place, (_, _, mark) in record["leaves"].items() if marks[place] != mark]
     if wrong:
@@ -133,7 +138,7 @@ def _on_host(shape: list[int], dtype: str) -> np.ndarray:
 def _empty(leaf: Any) -> Any:
     if isinstance(leaf, np.ndarray):
         return np.zeros(leaf.shape, leaf.dtype)
-    return jax.device_put(jnp.zeros(leaf.shape, leaf.dtype), leaf.sharding)
+    return hosts.put(np.zeros(leaf.shape, leaf.dtype), leaf.sharding)
 
 
 def _check_same(saved: Mapping[str, Any], wanted: Mapping[str, Any], checkpoint: Path) -> None:

@@ -43,7 +43,8 @@ def whole(tree: Any, *, wanted: bool = True) -> Any:
 def _gathered(leaf: Any, wanted: bool) -> Any:
     if not getattr(leaf, "is_fully_addressable", True) and not leaf.is_fully_replicated:
         everywhere = NamedSharding(leaf.sharding.mesh, PartitionSpec())
-        leaf = jax.jit(_same, out_shardings=everywhere)(leaf)
+        # One at a time: of independent gathers CPUs of several processes may each begin another one, and wait for ever.
+        leaf = jax.block_until_ready(jax.jit(_same, out_shardings=everywhere)(leaf))
     return jax.device_get(leaf) if wanted else None
 
 

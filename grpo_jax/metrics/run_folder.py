@@ -102,7 +102,7 @@ def run_folder(
         ValueError: the folder belongs to another configuration; the message names the fields that differ.
         hosts.HostFailed: any of these, in several processes; or their configurations differ, or they share no disk.
     """
-    _check_hosts_agree(config)
+    _check_hosts_agree({**config, "resume": resume})
     root = Path(path)
     with ExitStack() as stack:
         with hosts.together():

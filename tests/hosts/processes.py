@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -40,10 +41,18 @@ def pair(words, **more):
 
 
 def ended(processes, seconds=300):
-    """Waits; returns exit status, standard output and standard error of each."""
-    try:
-        said = [process.communicate(timeout=seconds) for process in processes]
-    finally:
-        for process in processes:
+    """Waits; returns exit status, standard output and standard error of each. What takes too long is killed.
+
+    All are read at once: one that nobody reads would stand still when its pipe is full, and the others with it.
+    """
+
+    def wait(process):
+        try:
+            texts = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
             process.kill()
-    return [(process.returncode, *texts) for process, texts in zip(processes, said, strict=True)]
+            texts = process.communicate()
+        return (process.returncode, *texts)
+
+    with ThreadPoolExecutor(len(processes)) as workers:
+        return list(workers.map(wait, processes))
