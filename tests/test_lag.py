@@ -7,11 +7,12 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax import lag, train, waiting
+from grpo_jax import inspection, lag, train, waiting
 from grpo_jax.experience import Collector
+from grpo_jax.presets import preset
 from grpo_jax.program import compile_program
 from tests.runs import TINY, assert_same, compiled, final_state, odd, rows_of, with_reward
-from tests.test_every_field import changed
+from tests.test_every_field import LLAMA, changed
 from tests.test_train import Stop, failing, failing_saver, failing_writer
 
 STEPS = 6
@@ -259,3 +260,40 @@ def test_several_processes_are_refused(values, monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     with pytest.raises(ValueError, match="in 2 processes: a thread of each would launch rollouts beside updates"):
         compile_program(changed(LAGGING, values))
+
+
+@pytest.mark.parametrize("values", [{"rollout.lag": 0}, {"rollout.lag": 1}])
+def test_certificates_know_that_another_policy_sampled(values, monkeypatch):
+    asked, config = [], changed(LAGGING, {"certify_every": 1, **values})
+    monkeypatch.setattr(inspection, "sampled_findings", lambda *_, off_policy, **__: asked.append(off_policy))
+    parts = compiled(LAGGING).parts
+    inspection.certificate_step(lambda *_, **__: None, parts, config, 4)
+    assert asked == [config.rollout.lag > 0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("values", [{}, {"model.lora_rank": 1, "rollout.lag": 0}])
+def test_the_preset_with_a_small_model_trains_on_eight_devices(values, tmp_path, monkeypatch):
+    """Packed, in slots, in bfloat16, sampling on four devices of their own; also adapters, without lag."""
+    monkeypatch.setattr(train, "compile_program", compile_program)
+    small = {"model.path": LLAMA, "rollout.prompts": 8, "rollout.group_size": 2, "rollout.max_tokens": 4}
+    small |= {
+        "rollout.slots": 8,
+        "update.micro_batches": 2,
+        "evaluation.examples": 8,
+        "steps": 3,
+        "checkpoint_every": 2,
+    }
+    config = changed(preset("qwen3-4b-countdown-async"), small | values)
+    if not config.rollout.lag:  # then every ratio is 1
+        config = changed(
+            config, {"objective.clip_low": None, "objective.clip_high": None, "objective.importance": None}
+        )
+    with monkeypatch.context() as patch:
+        failing_writer(patch, 3)
+        with pytest.raises(Stop):
+            train.train(config, tmp_path / "run")
+    train.train(config, tmp_path / "run", resume=True)
+    rows = rows_of(tmp_path / "run")
+    assert [row.get("lag_max") for row in rows[1:]] == ([0, 1, 1] if config.rollout.lag else [None] * 3)
+    assert all(row["mismatch_max"] < 0.5 for row in rows[1:])
