@@ -266,8 +266,9 @@ def test_several_processes_are_refused(values, monkeypatch):
 def test_certificates_know_that_another_policy_sampled(values, monkeypatch):
     asked, config = [], changed(LAGGING, {"certify_every": 1, **values})
     monkeypatch.setattr(inspection, "sampled_findings", lambda *_, off_policy, **__: asked.append(off_policy))
-    parts = compiled(LAGGING).parts
-    inspection.certificate_step(lambda *_, **__: None, parts, config, 4)
+    program = compiled(LAGGING)
+    assert program.score is not None
+    inspection.certificate_step(program.score, program.parts, config, 4)
     assert asked == [config.rollout.lag > 0]
 
 
@@ -296,4 +297,4 @@ def test_the_preset_with_a_small_model_trains_on_eight_devices(values, tmp_path,
     train.train(config, tmp_path / "run", resume=True)
     rows = rows_of(tmp_path / "run")
     assert [row.get("lag_max") for row in rows[1:]] == ([0, 1, 1] if config.rollout.lag else [None] * 3)
-    assert all(row["mismatch_max"] < 0.5 for row in rows[1:])
+    assert max(row["mismatch_max"] or 0 for row in rows[1:]) < 0.5

@@ -21,6 +21,8 @@ from grpo_jax.plan.outline import outline
 from grpo_jax.program import Program, Shapes, abstract_arguments, compile_program
 
 GIGA = 1e9
+OLDER = "older policies"
+"""What `state_bytes` calls the parameters that completions are sampled from while those after them are trained."""
 
 
 class Memory(NamedTuple):
@@ -130,9 +132,9 @@ def measure(
         TooLarge: the compiler refuses one, since it does not fit.
         ValueError: from any part of the configuration.
     """
-    program = compile_program(config, **outline(config, shape)._asdict(), devices=topology.devices)
-    shapes = abstract_arguments(program, config.rollout.group_size)
-    state = state_bytes(program)
+    program = _program(config, topology, shape)
+    shapes = abstract_arguments(program, config.rollout.group_size, lagging=config.rollout.lag > 0)
+    state = state_bytes(program, config.rollout.lag)
     share = program.mesh.shape["data"] * program.mesh.shape["fsdp"]
     batch = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves((shapes.rollout, shapes.batch))) / share
     found = Measured(
@@ -153,12 +155,26 @@ def measure(
 
 def least(config: Config, topology: Topology, shape: Path | None = None) -> float:
     """Returns the bytes on a device below which no update fits: the state and one gradient; compiles nothing."""
-    program = compile_program(config, **outline(config, shape)._asdict(), devices=topology.devices)
-    return sum(state_bytes(program).values()) + _bytes(program.shapes.params)
+    program = _program(config, topology, shape)
+    return sum(state_bytes(program, config.rollout.lag).values()) + _bytes(program.shapes.params)
 
 
-def state_bytes(program: Program) -> dict[str, float]:
-    """Returns the bytes on a device of the training state and of a frozen base, by kind."""
+def _program(config: Config, topology: Topology, shape: Path | None) -> Program:
+    if config.rollout.mesh is not None:
+        raise ValueError(
+            f"rollout.mesh={config.rollout.mesh}: a plan is for devices that all do the same; set --rollout.mesh None "
+            "and give those of the updates as the topology, then those that sample"
+        )
+    return compile_program(config, **outline(config, shape)._asdict(), devices=topology.devices)
+
+
+def state_bytes(program: Program, lag: int = 0) -> dict[str, float]:
+    """Returns the bytes on a device of the training state and of a frozen base, by kind.
+
+    Args:
+        program: the run's steps.
+        lag: updates that the policy which samples is behind; so many older ones, and one, are kept at most.
+    """
     state = program.shapes
     kinds = {
         "parameters": state.params,
@@ -166,21 +182,25 @@ def state_bytes(program: Program) -> dict[str, float]:
         "reference": state.ref_params,
         "frozen base": program.update.base.shapes,
     }
-    return {kind: _bytes(tree) for kind, tree in kinds.items() if jax.tree.leaves(tree)}
+    found = {kind: _bytes(tree) for kind, tree in kinds.items() if jax.tree.leaves(tree)}
+    return found | ({OLDER: (lag + 1) * found["parameters"]} if lag else {})
 
 
 def model_operations(program: Program, config: Config) -> float:
     """Returns what an update costs by convention: 2 operations for each weight and token, 6 where it is trained.
 
-    Every token of prompts and completions is read once by the sampler, once by the reference where there is one, and
-    once by the policy that is trained, for every optimizer step. Attention, embedding and recomputation do not count.
+    Every token of prompts and completions is read once by the sampler, once by the reference where there is one, once
+    by an older policy where that sampled, and once by the policy that is trained, for every optimizer step. Attention,
+    embedding and recomputation do not count.
     """
     base = program.shapes.params if program.update.base.shapes is None else program.update.base.shapes
     weights = sum(leaf.size for leaf in jax.tree.leaves(base))
     weights -= 0 if "head" not in base else base["embedding"].size
     parts, group = program.parts, config.rollout.group_size
     tokens = config.rollout.prompts * (parts.task.max_prompt_tokens + group * parts.max_tokens)
-    passes = 2 + 2 * parts.objective.needs_reference + 6 * config.update.updates_per_rollout
+    passes = (
+        2 + 2 * parts.objective.needs_reference + 2 * (config.rollout.lag > 0) + 6 * config.update.updates_per_rollout
+    )
     return float(weights * tokens * passes)
 
 
@@ -194,8 +214,10 @@ class _Work(NamedTuple):
 
 def _steps(program: Program, config: Config) -> dict[str, _Work]:
     """Returns the steps that a configuration takes, by name."""
-    shares, every = config.gradient_share_every, config.evaluation.every
+    shares, every, lag = config.gradient_share_every, config.evaluation.every, config.rollout.lag
     found = {"sampling": _Work(1, program.generate.compiled, False), "update": _Work(1, program.update, True)}
+    if lag:
+        found["old log-probs"] = _Work(1, program.old_log_probs, False)
     if shares:
         found["gradient share"] = _Work(1 / shares, program.share, True)
     if isinstance(program.certificate, Compiled):
@@ -208,7 +230,9 @@ def _steps(program: Program, config: Config) -> dict[str, _Work]:
 
 def _compiled(found: Measured, program: Program, shapes: Shapes, name: str, work: _Work) -> Step:
     arguments = (program.shapes, shapes.rollout, shapes.batch)
-    if not work.whole:
+    if name == "old log-probs":
+        arguments = (program.shapes.params, shapes.rollout)
+    elif not work.whole:
         prompts = shapes.questions if name == "evaluation" else shapes.prompts
         arguments = (program.shapes.params, prompts, jax.eval_shape(lambda: jax.random.key(0)))
     begun = time.monotonic()
@@ -220,7 +244,8 @@ def _compiled(found: Measured, program: Program, shapes: Shapes, name: str, work
     seconds, text, needs = time.monotonic() - begun, compiled.as_text(), compiled.memory_analysis()
     assert needs is not None, "CPUs and TPUs say what a program needs"
     assert text is not None
-    unused = () if work.whole else ("optimizer", "reference")
+    # Older policies: the update needs none of them; another step takes one, or the current one, and leaves as many.
+    unused = (OLDER,) if work.whole else (OLDER, "optimizer", "reference")
     memory = Memory(
         float(sum(found.state.get(kind, 0.0) for kind in unused)),
         float(needs.argument_size_in_bytes),

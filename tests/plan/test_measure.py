@@ -11,6 +11,7 @@ from grpo_jax.__main__ import main
 from grpo_jax.config import ModelConfig
 from grpo_jax.experience import Collector
 from grpo_jax.plan import CHIPS, as_json, measure, table, times, topology, utilisation
+from grpo_jax.plan.measure import model_operations
 from grpo_jax.program import abstract_arguments, compile_program
 from tests.runs import TINY
 
@@ -68,6 +69,24 @@ def test_the_state_is_as_large_as_its_arrays_on_a_device(planned):
     kinds = {"parameters": state.params, "optimizer": state.opt_state, "reference": state.ref_params}
     assert planned.state == {kind: held(tree) for kind, tree in kinds.items()}
     assert planned.state["optimizer"] < 2.1 * planned.state["parameters"]
+
+
+def test_a_lag_costs_older_policies_and_a_pass_with_one_of_them():
+    config = replace(CONFIG, rollout=replace(CONFIG.rollout, lag=2))
+    found = measure(config, topology("cpu:8"), names=("old log-probs",))
+    (scoring,) = found.steps
+    assert found.state["older policies"] == 3 * found.state["parameters"]
+    assert scoring.memory.resident == sum(found.state.values()) - found.state["parameters"]
+    assert scoring.operations > 0
+    program = compile_program(CONFIG)
+    assert found.model_operations * 10 == 12 * model_operations(program, CONFIG)
+    assert jax.tree.leaves(abstract_arguments(program, 2, lagging=True).batch.old_log_probs)[0].shape == (8, 2, 3)
+
+
+def test_devices_that_do_not_all_do_the_same_are_not_planned():
+    apart = replace(CONFIG, mesh="", rollout=replace(CONFIG.rollout, mesh="data=4"))
+    with pytest.raises(ValueError, match="rollout.mesh=data=4: a plan is for devices that all do the same"):
+        measure(apart, topology("cpu:8"))
 
 
 def test_sampling_keeps_what_it_does_not_take_and_counts_every_token(planned):
