@@ -9,10 +9,12 @@ import pytest
 
 from grpo_jax import inspection, lag, train, waiting
 from grpo_jax.experience import Collector
+from grpo_jax.interruption import Interrupted
 from grpo_jax.presets import preset
 from grpo_jax.program import compile_program
 from tests.runs import TINY, assert_same, compiled, final_state, odd, rows_of, with_reward
 from tests.test_every_field import LLAMA, changed
+from tests.test_interruption import sending
 from tests.test_train import Stop, failing, failing_saver, failing_writer
 
 STEPS = 6
@@ -126,6 +128,17 @@ def test_a_lagging_run_that_is_stopped_anywhere_and_resumed_is_the_run_that_was_
             failing_writer(patch, at)
         with pytest.raises(Stop):
             train.train(LAGGING, tmp_path / "run")
+    train.train(LAGGING, tmp_path / "run", resume=True)
+    assert rows_of(tmp_path / "run") == rows_of(whole[0])
+    assert_same(final_state(tmp_path / "run", LAGGING), final_state(whole[0], LAGGING))
+
+
+def test_a_lagging_run_that_is_told_to_end_saves_what_waits_and_goes_on_bit_for_bit(whole, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        sending(patch, train, "_stop_if_broken", 2)
+        with pytest.raises(Interrupted, match="step 3 is saved"):
+            train.train(LAGGING, tmp_path / "run")
+    assert not rollout_threads()
     train.train(LAGGING, tmp_path / "run", resume=True)
     assert rows_of(tmp_path / "run") == rows_of(whole[0])
     assert_same(final_state(tmp_path / "run", LAGGING), final_state(whole[0], LAGGING))
