@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from grpo_jax.sharding.rules import RULES, partition
 
@@ -58,17 +58,13 @@ def group_by_group(mesh: Mesh) -> Callable[[Callable, Any, Any, Any], Any]:
     def apply(f: Callable, weights: Any, groups: Any, dtype: Any) -> Any:
         if parts == 1 or any(leaf.shape[0] % parts for leaf in jax.tree.leaves(groups)):
             return f(weights, groups)
-        places = jax.tree.map(lambda leaf: partition(mesh, ("embed", None), leaf.shape), weights)
-
-        def alone(weights: Any, groups: Any) -> Any:
-            whole = jax.tree.map(
-                lambda weight, place: _whole(_own(weight, place, axes), place[0], dtype), weights, places
-            )
-            return f(whole, groups)
-
         own = PartitionSpec(axes)
-        mapped = partial(jax.shard_map, mesh=mesh, axis_names=set(axes), in_specs=(places, own), out_specs=own)
-        return mapped(alone)(weights, groups)
+
+        @partial(jax.shard_map, mesh=mesh, axis_names=set(axes), in_specs=(own, own), out_specs=own)
+        def alone(copies: Any, groups: Any) -> Any:
+            return f(jax.tree.map(lambda copy: copy[0], copies), groups)
+
+        return alone(jax.tree.map(partial(_copies, mesh, axes, dtype), weights), groups)
 
     return apply
 
@@ -80,9 +76,19 @@ def _split(mesh: Mesh) -> tuple[tuple[str, ...], int]:
     return axes, math.prod(mesh.shape[axis] for axis in axes)
 
 
-def _own(weight: Array, place: PartitionSpec, axes: tuple[str, ...]) -> Array:
-    """Says that every device has a gradient of its own for a weight: it is here that they are added up, once."""
-    return jax.lax.pcast(weight, tuple(set(axes) - set(place)), to="varying")
+def _copies(
+    mesh: Mesh, axes: tuple[str, ...], dtype: Any, weight: Float[Array, "width V"]
+) -> Float[Array, "N width V"]:
+    """Gives each of the N parts that groups are split into a copy of a weight, whose vocabulary stays split."""
+    rows, columns = place = partition(mesh, ("embed", "vocabulary"), weight.shape)
+
+    @partial(jax.shard_map, mesh=mesh, in_specs=place, out_specs=PartitionSpec(axes, None, columns))
+    def copies(part: Array) -> Array:
+        # Every device has a gradient of its own for its copy: it is here that they are added up, once.
+        mine = jax.lax.pcast(part, tuple(set(axes) - {rows}), to="varying")
+        return _whole(mine, rows, dtype)[None]
+
+    return copies(weight)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1, 2))
