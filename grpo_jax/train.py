@@ -10,12 +10,13 @@ import jax
 import numpy as np
 
 from grpo_jax import checkpoints, hosts
+from grpo_jax.announcements import conclusion, introduction
 from grpo_jax.config import Config, from_dict, load, to_dict
 from grpo_jax.diagnosis import Rule, follow, shipped_rules
 from grpo_jax.evaluation import Evaluation, described, evaluate, out_of_domain
 from grpo_jax.experience import Experience
 from grpo_jax.interruption import Interrupted, agreed, interruption
-from grpo_jax.lag import experiences, notes, steps_of
+from grpo_jax.lag import experiences, steps_of
 from grpo_jax.losses import Objective
 from grpo_jax.metrics import (
     Progress,
@@ -125,7 +126,7 @@ def train(
         write_json(files.config, to_dict(config))
         writer = several(json_lines(files.metrics, start), tensorboard(files.tensorboard, start))
         try:
-            print(_introduction(config, program, files, start), flush=True)
+            print(introduction(config, program, files, start), flush=True)
             keep = checkpoints.Keep(config.keep_checkpoints, config.keep_best, config.keep_every)
             with checkpoints.saver(files.checkpoints, keep, start) as saver:
                 run = Run(config, program, files, writer, saver, asked, began, profile_step)
@@ -138,7 +139,7 @@ def train(
         finally:
             writer.close()
         summary = _finish(config, program, files, state, time.monotonic() - began)
-        print(_conclusion(summary, files), flush=True)
+        print(conclusion(summary, files), flush=True)
     return summary
 
 
@@ -300,38 +301,3 @@ def _save_model(save: Callable[[Path, Any], None], files: RunFolder, params: Any
     shutil.rmtree(files.model, ignore_errors=True)
     fresh.rename(files.model)
     print(f"model: {files.model}", flush=True)
-
-
-def _introduction(config: Config, program: Program, files: RunFolder, start: int | None) -> str:
-    objective, controller = program.parts.objective, program.parts.controller
-    size = sum(leaf.size for leaf in jax.tree.leaves(program.shapes.params))
-    kl = objective.parts.kl
-    follows = "no KL term" if kl is None else f"KL term: {kl.name}; follows {objective.target.name}"
-    mesh = ", ".join(f"{axis} {count}" for axis, count in program.mesh.shape.items())
-    lines = [
-        f"run {files.path} on {jax.devices()[0].platform} ({mesh}); {size:,} parameters",
-        f"{follows}; {controller.description}",
-        *objective.notes,
-        *notes(config, program),
-        *([program.parts.task.description] if program.parts.task.description else []),
-        *([] if start is None else [f"resuming {files.path} at step {start}"]),
-    ]
-    return "\n".join(lines)
-
-
-def _conclusion(summary: Mapping[str, Any], files: RunFolder) -> str:
-    before, after = summary["accuracy_before"], summary["accuracy_after"]
-    moved = f"{'rose' if after > before else 'fell'} from {before:.3f} to {after:.3f}"
-    moved = f"stayed at {after:.3f}" if after == before else moved
-    elsewhere = (
-        f"\nOut of domain: {described(summary['out_of_domain_after'])}, before "
-        f"{described(summary['out_of_domain_before'])}."
-        if summary["out_of_domain_after"]
-        else ""
-    )
-    kl = "" if summary["kl"] is None else f" The policy is {summary['kl']:.3g} nats per completion from its reference."
-    return (
-        f"In {summary['steps']} steps and {summary['seconds']:.0f} s the accuracy on held-out problems {moved}.{kl}"
-        f"{elsewhere}\nCurves: {files.curves}\nSamples: {files.samples_after}\n"
-        f"Summary: {files.summary}\nTensorBoard: tensorboard --logdir {files.tensorboard}"
-    )

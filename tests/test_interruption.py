@@ -58,7 +58,7 @@ def sending(patch, owner, name, at, number=signal.SIGTERM):
 @pytest.mark.parametrize(
     ("owner", "name", "at", "step"),
     [
-        (train, "_introduction", 0, 0),  # before anything is computed: the state before the first step is saved still
+        (train, "introduction", 0, 0),  # before anything is computed: the state before the first step is saved still
         (train, "_evaluated", 0, 0),
         (Collector, "collect", 0, 1),
         (Collector, "collect", 1, 2),

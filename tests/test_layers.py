@@ -40,6 +40,7 @@ ORDER = (
     "waiting",
     "lag",
     "evaluation",
+    "announcements",
     "warm_start",
     "testing",
     "plan",
