@@ -2,11 +2,18 @@
 
 import dataclasses
 import json
+import signal
+import time
 
+import jax
+import numpy as np
 import pytest
 
+from grpo_jax import checkpoints
 from grpo_jax.config import RewardConfig, RolloutConfig, UpdateConfig, to_dict
-from tests.hosts.processes import begun, ended, pair
+from grpo_jax.metrics import read_rows
+from grpo_jax.program import compile_program
+from tests.hosts.processes import begun, ended, free_port, pair
 from tests.runs import TINY, rows_of
 
 pytestmark = pytest.mark.slow
@@ -82,3 +89,83 @@ def test_every_row_is_the_same_but_for_rounding(runs):
         for name, value in wanted.items():
             assert row[name] == pytest.approx(value, rel=1e-4, abs=1e-6), (row["step"], name)
     assert max(row["rounds"] for row in rows[1:]) == 2
+
+
+def test_one_process_writes_and_prints_and_all_leave_signs_of_life_and_traces(runs):
+    folder, ((_, first, _), (_, second, _)) = runs
+    assert "In 20 steps and" in first
+    assert [line for line in second.splitlines() if not line.startswith("[Gloo]")] == []
+    assert [row["slowest_host"] in (0, 1) for row in read_rows(folder / "two" / "metrics.jsonl")[1:]] == [True] * 20
+    signs = {path.name: json.loads(path.read_text()) for path in (folder / "two" / "heartbeats").iterdir()}
+    assert {name: sign["step"] for name, sign in signs.items()} == {"0.json": 20, "1.json": 20}
+    assert len({sign["process"] for sign in signs.values()}) == 2
+    assert list((folder / "two" / "profile").rglob("*.xplane.pb"))
+    assert (folder / "two" / "curves.png").exists()
+
+
+def wait_for_rows(folder, count, processes):
+    while len(read_rows(folder / "metrics.jsonl")) < count and all(each.poll() is None for each in processes):
+        time.sleep(0.05)
+
+
+def assert_as_undisturbed(folder, runs):
+    """The folder holds what the run of two processes left that nobody disturbed, bit for bit."""
+    whole = runs[0] / "two"
+    assert rows_of(folder) == rows_of(whole)
+    shapes = compile_program(CONFIG).shapes
+    found, expected = (checkpoints.restore(each / "checkpoints", shapes, 20) for each in (folder, whole))
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert np.array_equal(*(jax.random.key_data(x) if x.dtype == found.key.dtype else x for x in (one, other)))
+
+
+def test_a_signal_to_one_process_lets_all_save_the_same_step_and_end(runs, cache, tmp_path):
+    processes = both(tmp_path / "run", cache)
+    wait_for_rows(tmp_path / "run", 4, processes)
+    processes[1].send_signal(signal.SIGTERM)
+    results = ended(processes)
+    assert [status for status, _, _ in results] == [143, 143], results
+    step = read_rows(tmp_path / "run" / "metrics.jsonl")[-1]["step"]
+    assert step < 20
+    assert checkpoints.latest(tmp_path / "run" / "checkpoints") == step
+    assert all(f"SIGTERM: step {step} is saved" in error for _, _, error in results)
+    assert [status for status, _, _ in ended(both(tmp_path / "run", cache), 900)] == [0, 0]
+    assert_as_undisturbed(tmp_path / "run", runs)
+
+
+def test_where_one_process_is_killed_the_others_end_and_all_resume_bit_for_bit(runs, cache, tmp_path):
+    processes = both(tmp_path / "run", cache, "--hosts.heartbeat", "10")
+    wait_for_rows(tmp_path / "run", 13, processes)
+    processes[1].kill()
+    results = ended(processes, 120)
+    assert results[1][0] == -signal.SIGKILL
+    assert results[0][0] not in (0, -signal.SIGKILL), results  # it noticed by itself
+    assert [status for status, _, _ in ended(both(tmp_path / "run", cache), 900)] == [0, 0]
+    assert_as_undisturbed(tmp_path / "run", runs)
+
+
+def test_where_one_judge_fails_all_stop_with_one_message(cache, tmp_path):
+    results = ended(both(tmp_path / "run", cache, FAIL_AT="1:1"), 300)
+    assert [status for status, _, _ in results] == [1, 1], results
+    for _, _, error in results:
+        last = [line for line in error.splitlines() if line.startswith("grpo-jax: ")]
+        assert len(last) == 1
+        assert last[0].startswith("grpo-jax: host 1 of 2 failed: RuntimeError: ")
+        assert "the judge is out" in last[0]
+
+
+def test_other_options_in_one_process_are_named_by_all(tmp_path):
+    named = ["--hosts.coordinator", f"127.0.0.1:{free_port()}", "--hosts.count", "2", "--hosts.index"]
+    processes = [begun([*words(tmp_path / "run", "--seed", str(index)), *named, str(index)]) for index in range(2)]
+    for status, _, error in ended(processes, 300):
+        assert status == 1
+        assert "host 1 of 2 failed: ValueError: another configuration than that of host 0: seed: 0 there" in error
+
+
+def test_a_run_goes_on_with_another_number_of_processes(runs):
+    folder, _ = runs
+    (folder / "more").mkdir()
+    resumed = ["-m", "grpo_jax", "train", "--out", str(folder / "two"), "--resume", "--steps", "22"]
+    ((status, output, error),) = ended([begun(resumed, devices=8, RECORD=str(folder / "more"))], 600)
+    assert status == 0, error
+    assert "at step 20" in output
+    assert [row["step"] for row in rows_of(folder / "two")] == list(range(23))
