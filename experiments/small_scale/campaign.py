@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.small_scale.loop import Looks, trainer
+from experiments.small_scale.loop import FROZEN, Looks, trainer
 from experiments.small_scale.records import CACHE, append, recorded, row_of, start
 from experiments.small_scale.setting import Setting
 from grpo_jax.losses import Objective
+from grpo_jax.updates import Reference
 
 Rows = dict[tuple, dict[str, Any]]
 """Results by the values of their labels."""
@@ -21,15 +22,19 @@ class Case(NamedTuple):
 
     Attributes:
         labels: what tells it from the others; the same names in every case of a campaign.
-        objective: the loss. Cases next to each other with the same one are compiled once.
+        objective: the loss. Cases next to each other with the same one, reference and noise are compiled once.
         beta: strength of the KL term, per nat of a completion.
         lag: updates by which the sampling policy is behind.
+        reference: what the KL term measures against.
+        noise: standard deviation of what is added to each reward.
     """
 
     labels: dict[str, Any]
     objective: Objective
     beta: float
     lag: int = 0
+    reference: Reference = FROZEN
+    noise: float = 0.0
 
     @property
     def name(self) -> tuple:
@@ -66,7 +71,8 @@ def campaign(
     longest_lag = max(case.lag for case in cases)
     for case in left:
         began, busy = time.monotonic(), time.process_time()
-        curves = compiled(case.objective, setting, longest_lag, also)(params, case.beta, case.lag)
+        train = compiled(case.objective, setting, longest_lag, also, case.reference, case.noise)
+        curves = train(params, case.beta, case.lag)
         target = case.objective.off_policy_target if case.lag else case.objective.target
         known = {"beta": case.beta, "follows": target.name, "seeds": seeds, "setting": list(setting)}
         row = row_of(case.labels | known, curves)

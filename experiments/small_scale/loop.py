@@ -40,8 +40,17 @@ class Looks(Protocol):
         ...
 
 
+FROZEN = gj.updates.frozen()
+"""The reference where a case does not name another."""
+
+
 def trainer(
-    objective: Objective, setting: Setting, longest_lag: int = 0, also: Looks | None = None
+    objective: Objective,
+    setting: Setting,
+    longest_lag: int = 0,
+    also: Looks | None = None,
+    reference: gj.updates.Reference = FROZEN,
+    noise: float = 0.0,
 ) -> Callable[..., dict[str, np.ndarray]]:
     """Builds the function that trains every seed with one objective.
 
@@ -51,6 +60,8 @@ def trainer(
         longest_lag: how far back policies are kept to sample from; 0: none, the policy itself samples. Above 0 the
             objective gets the log-probs of whatever sampled as old ones.
         also: something more to measure; None: nothing.
+        reference: what the KL term measures against while training. What is evaluated is always the KL to the start.
+        noise: standard deviation of normal noise that is added to each completion's reward, >= 0.
 
     Returns:
         ``(params [S, ...], beta, lag=0, seed=0) -> curves``: by name, one row a seed and one column an evaluation,
@@ -62,7 +73,7 @@ def trainer(
     """
     if setting.updates % setting.every:
         raise ValueError(f"trainer: every={setting.every} does not divide updates={setting.updates}; give a divisor")
-    compiled = over_seeds(Training(objective, setting, longest_lag).run, setting)
+    compiled = over_seeds(Training(objective, setting, longest_lag, reference, noise).run, setting)
     more = None if also is None else also(objective, setting)
 
     def train(params: Params, beta: float, lag: int = 0, seed: int = 0) -> dict[str, np.ndarray]:
@@ -86,6 +97,8 @@ class Training(NamedTuple):
     objective: Objective
     setting: Setting
     longest_lag: int
+    reference: gj.updates.Reference = FROZEN
+    noise: float = 0.0
 
     def run(self, params: Params, key: Key[Array, ""], shared: tuple[Array, Array, Problems]) -> tuple[Params, dict]:
         """Trains; returns the parameters ``[K, ...]`` and what was seen ``[K]`` at each of K evaluations."""
@@ -129,10 +142,11 @@ class Training(NamedTuple):
             key: consumed.
 
         Returns:
-            State and past; and reward (of the sampled completions), gradient_norm (before the clip), rejected (1 where
-            something was not finite), degenerate (share of groups with equal rewards), length (tokens).
+            State and past; and reward (of the sampled completions, without noise), gradient_norm (before the clip),
+            rejected (1 where something was not finite), degenerate (share of groups with equal rewards), length
+            (tokens).
         """
-        choosing, sampling = jax.random.split(key)
+        choosing, sampling, disturbing = jax.random.split(key, 3)
         asked, behaviour = sums.draw(trained, self.setting.prompts, key=choosing), state.params
         if past is not None:
             known = jax.tree.map(lambda old, new: jnp.concatenate([old, new[None]]), past, state.params)
@@ -140,12 +154,14 @@ class Training(NamedTuple):
             past = jax.tree.map(lambda leaf: leaf[1:], known)
         rollout = sampler_of(self.setting, self.setting.group)(behaviour, asked.prompts, key=sampling)
         old = rollout.log_probs if self.longest_lag else None
-        batch = gj.Batch(rollout.mask, sums.is_right(asked, rollout), old_log_probs=old)
+        right = sums.is_right(asked, rollout)
+        rewards = right + self.noise * jax.random.normal(disturbing, right.shape) if self.noise else right
+        batch = gj.Batch(rollout.mask, rewards, old_log_probs=old)
         state, metrics = learner.update(state, rollout, batch)
         named = {name: metrics[name] for name in ("gradient_norm", "rejected", "degenerate", "length")}
-        return (state, past), named | {"reward": metrics["reward_mean"]}
+        return (state, past), named | {"reward": jnp.mean(right)}
 
     def _learner(self) -> gj.updates.Learner:
         controller = held() if self.objective.needs_reference else gj.kl.controllers.constant(0.0)
         adam = gj.updates.adam(self.setting.learning_rate, warmup_steps=5)
-        return gj.updates.learner(score_of(self.setting), self.objective, adam, controller, gj.updates.frozen())
+        return gj.updates.learner(score_of(self.setting), self.objective, adam, controller, self.reference)
