@@ -1,4 +1,4 @@
-"""The command line: train, evaluate, sample, export, diagnose, report, certify, plan.
+"""The command line: train, sweep, evaluate, sample, export, diagnose, report, certify, plan.
 
 ``grpo-jax train --help`` lists every option of a run.
 """
@@ -9,13 +9,14 @@ from typing import Annotated
 
 import tyro
 
-from grpo_jax.commands import Certify, Diagnose, Evaluate, Export, Plan, Report, Sample, Train, starting_point
+from grpo_jax.commands import Certify, Diagnose, Evaluate, Export, Plan, Report, Sample, Sweep, Train, starting_point
 from grpo_jax.hosts import HostFailed
 from grpo_jax.interruption import Interrupted
 from grpo_jax.memory import keep_freed_memory
 from grpo_jax.train import TrainingStopped
+from grpo_jax.tuning import SweepFailed
 
-Command = Train | Evaluate | Sample | Export | Diagnose | Report | Certify | Plan
+Command = Train | Sweep | Evaluate | Sample | Export | Diagnose | Report | Certify | Plan
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed(str(error), error.status)
     except KeyboardInterrupt:
         return _failed("interrupted; --resume --out FOLDER continues from the last checkpoint", 130)
-    except (TrainingStopped, HostFailed) as error:
+    except (TrainingStopped, SweepFailed, HostFailed) as error:
         return _failed(error, 1)
     except (ValueError, OSError, ImportError) as error:
         return _failed(error, 2)
@@ -50,9 +51,11 @@ def _failed(error: Exception | str, status: int) -> int:
 
 def _parse(words: list[str]) -> Command:
     start = Train(config=starting_point(words)) if words[:1] == ["train"] else Train()
+    tuned = Sweep(config=starting_point(words)) if words[:1] == ["sweep"] else Sweep()
     planned = Plan(config=starting_point(words)) if words[:1] == ["plan"] else Plan()
     commands = (
         Annotated[Train, tyro.conf.subcommand("train", default=start)]
+        | Annotated[Sweep, tyro.conf.subcommand("sweep", default=tuned)]
         | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
         | Annotated[Sample, tyro.conf.subcommand("sample")]
         | Annotated[Export, tyro.conf.subcommand("export")]

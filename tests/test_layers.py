@@ -45,6 +45,7 @@ ORDER = (
     "testing",
     "plan",
     "train",
+    "tuning",
     "report",
     "commands",
     "__main__",

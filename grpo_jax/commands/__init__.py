@@ -8,5 +8,6 @@ from grpo_jax.commands.checkpoint import Evaluate, Export, Sample
 from grpo_jax.commands.planning import Plan
 from grpo_jax.commands.reading import Diagnose, Report
 from grpo_jax.commands.training import Train, starting_point
+from grpo_jax.commands.tuning import Sweep
 
-__all__ = ["Certify", "Diagnose", "Evaluate", "Export", "Plan", "Report", "Sample", "Train", "starting_point"]
+__all__ = ["Certify", "Diagnose", "Evaluate", "Export", "Plan", "Report", "Sample", "Sweep", "Train", "starting_point"]

@@ -18,7 +18,7 @@ from grpo_jax.train import train
 class Train:
     """Train a policy: warm start, then group-relative policy optimisation; everything it leaves lies in one folder.
 
-    Tune in this order: the learning rate, then beta by decades, then the group size.
+    Tune in this order: the learning rate, then beta by decades, then the group size; grpo-jax sweep does so.
 
     Attributes:
         out: the run's folder. None: the first free one of runs/1, runs/2, ...
