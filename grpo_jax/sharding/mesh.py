@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
+from jax.experimental.mesh_utils import create_hybrid_device_mesh
 from jax.sharding import AxisType, Mesh
 
 AXES = ("data", "fsdp", "tensor")
@@ -15,7 +17,8 @@ def make_mesh(spec: str = "", devices: Sequence[Any] | None = None) -> Mesh:
     """Builds the mesh that a text describes.
 
     Every mesh has the axes data, fsdp and tensor, of size 1 where the text does not name them. They are Auto axes: the
-    compiler propagates shardings from the inputs, and this is the only place that says so.
+    compiler propagates shardings from the inputs, and this is the only place that says so. Several TPU slices lie along
+    data, so that fsdp and tensor stay within one.
 
     Args:
         spec: ``axis=size`` pairs joined by commas, as in ``"data=4,fsdp=2"``; one size may be -1 and takes the devices
@@ -27,7 +30,7 @@ def make_mesh(spec: str = "", devices: Sequence[Any] | None = None) -> Mesh:
 
     Raises:
         ValueError: for text that is not of this form, an unknown or repeated axis, a size that is neither positive nor
-            -1, or sizes whose product is not the number of devices.
+            -1, sizes whose product is not the number of devices, or several TPU slices that data does not divide into.
     """
     available = jax.devices() if devices is None else list(devices)
     sizes = _parse(spec) if spec.strip() else {"data": -1}
@@ -39,7 +42,22 @@ def make_mesh(spec: str = "", devices: Sequence[Any] | None = None) -> Mesh:
     elif fixed != len(available):
         raise ValueError(f"mesh {spec!r} needs {fixed} devices, but there are {len(available)}; -1 fills an axis up")
     shape = tuple(sizes.get(axis, 1) for axis in AXES)
+    slices = {device.slice_index for device in available if device.platform == "tpu"}
+    if len(slices) > 1:
+        return Mesh(_over_slices(shape, available, len(slices), spec), AXES, axis_types=(AxisType.Auto,) * len(AXES))
     return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=available)
+
+
+def _over_slices(shape: tuple[int, ...], devices: list[Any], slices: int, spec: str) -> np.ndarray:
+    """Returns the devices of several TPU slices with the slices along data: the network between them is the slowest."""
+    data, *within = shape
+    if data % slices:
+        raise ValueError(
+            f"mesh {spec!r}: the devices are on {slices} TPU slices, which only data may reach across, but data is "
+            f"{data}; give it a multiple of {slices}, as in data={slices},fsdp=-1"
+        )
+    between = (slices, *(1 for _ in within))
+    return create_hybrid_device_mesh((data // slices, *within), between, devices, allow_split_physical_axes=True)
 
 
 def other_layout(mesh: Mesh, spec: str) -> Mesh:

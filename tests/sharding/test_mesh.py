@@ -1,3 +1,5 @@
+from dataclasses import dataclass
+
 import jax
 import pytest
 from jax.sharding import AxisType
@@ -59,3 +61,41 @@ def test_a_mesh_that_cannot_be_is_refused_with_its_text(spec, message):
     with pytest.raises(ValueError, match=f"mesh '{spec}'") as caught:
         make_mesh(spec)
     assert message in str(caught.value)
+
+
+@dataclass(frozen=True)
+class Chip:
+    """What a mesh looks at in a TPU of one of several 2x2 slices."""
+
+    id: int
+    slice_index: int
+    coords: tuple[int, int, int]
+    platform: str = "tpu"
+    device_kind: str = "TPU of a test"
+    core_on_chip: int = 0
+    process_index: int = 0
+
+
+def chips(slices):
+    places = [(x, y, 0) for y in range(2) for x in range(2)]
+    return [Chip(4 * number + index, number, place) for number in range(slices) for index, place in enumerate(places)]
+
+
+@pytest.mark.parametrize("spec", ["data=2,fsdp=2,tensor=2", "data=4,fsdp=2", "data=2,fsdp=4", "data=2,tensor=4", ""])
+def test_only_data_reaches_across_slices(spec):
+    mesh = make_mesh(spec, chips(2)[::-1])
+    assert len({chip.id for chip in mesh.devices.flat}) == 8
+    for row in mesh.devices:
+        assert len({chip.slice_index for chip in row.flat}) == 1
+    assert mesh.axis_types == (AxisType.Auto,) * 3
+
+
+def test_an_axis_that_would_reach_across_slices_is_refused():
+    with pytest.raises(ValueError, match=r"on 2 TPU slices.* but data is 1; give it a multiple of 2, as in data=2"):
+        make_mesh("fsdp=-1", chips(2))
+    with pytest.raises(ValueError, match=r"on 3 TPU slices.* but data is 2"):
+        make_mesh("data=2,fsdp=-1", chips(3))
+
+
+def test_one_slice_needs_no_data():
+    assert sizes("fsdp=-1", devices=chips(1)) == (1, 4, 1)
