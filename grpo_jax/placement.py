@@ -78,12 +78,12 @@ def make_meshes(config: Config, devices: Sequence[Any] | None = None) -> Meshes:
     Raises:
         ValueError: meshes that do not fit the devices, or an arrangement that several processes cannot have.
     """
-    lag, own, layout = config.rollout.lag, config.rollout.mesh, config.rollout.layout
-    if jax.process_count() > 1 and (lag or own is not None):
-        given = f"rollout.lag={lag}" if lag else f"rollout.mesh={own}"
+    own, layout = config.rollout.mesh, config.rollout.layout
+    if jax.process_count() > 1 and own is not None:
         raise ValueError(
-            f"{given} in {jax.process_count()} processes: a thread of each would launch rollouts beside updates in an "
-            "order of its own, and the processes would wait for each other for ever; leave it out, or use one process"
+            f"rollout.mesh={own} in {jax.process_count()} processes: a thread of each would launch rollouts beside "
+            "updates in an order of its own, and the processes would wait for each other for ever; leave it out (each "
+            "then samples where it updates), or use one process"
         )
     if own is not None and layout is not None:
         raise ValueError(

@@ -2,12 +2,13 @@
 
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 
-from grpo_jax import inspection, lag, train, waiting
+from grpo_jax import ahead, hosts, inspection, lag, train, waiting
 from grpo_jax.experience import Collector
 from grpo_jax.interruption import Interrupted
 from grpo_jax.presets import preset
@@ -222,13 +223,13 @@ def test_rewards_are_computed_while_an_update_runs(tmp_path, monkeypatch):
 
 
 def test_the_queue_never_holds_more_than_the_lag(tmp_path, monkeypatch):
-    real, sizes = lag._Ahead._one, []
+    real, sizes = ahead.Beside._one, []
 
     def one(self):
         real(self)
         sizes.append((len(self._ready), len(self._policies)))
 
-    monkeypatch.setattr(lag._Ahead, "_one", one)
+    monkeypatch.setattr(ahead.Beside, "_one", one)
     train.train(LAGGING, tmp_path / "run")
     assert max(size for size, _ in sizes) == 2
     assert max(policies for _, policies in sizes) <= 3
@@ -268,11 +269,29 @@ def test_an_uncorrected_lag_can_be_studied_and_bounds_on_ratios_mean_something()
     compile_program(changed(LAGGING, {"objective.clip_high": 0.3}))
 
 
-@pytest.mark.parametrize("values", [{}, {"rollout.lag": 0, "rollout.mesh": "data=2"}])
-def test_several_processes_are_refused(values, monkeypatch):
+@pytest.mark.parametrize("behind", [0, 2])
+def test_devices_of_their_own_in_several_processes_are_refused(behind, monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     with pytest.raises(ValueError, match="in 2 processes: a thread of each would launch rollouts beside updates"):
-        compile_program(changed(LAGGING, values))
+        compile_program(changed(LAGGING, {"rollout.lag": behind, "rollout.mesh": "data=2"}))
+
+
+@pytest.mark.parametrize("stopped_at", [None, 0, 3])
+def test_in_turn_with_the_updates_the_same_is_collected(stopped_at, whole, tmp_path, monkeypatch):
+    """As several processes do it; also where a run that a thread served is resumed so."""
+    started = {} if stopped_at is None else {"resume": True}
+    if started:
+        with pytest.MonkeyPatch.context() as patch:
+            failing_writer(patch, stopped_at)
+            with pytest.raises(Stop):
+                train.train(LAGGING, tmp_path / "run")
+    monkeypatch.setattr(lag, "hosts", SimpleNamespace(count=lambda: 2, whole=hosts.whole))
+    monkeypatch.setattr(ahead, "Beside", None)
+    train.train(LAGGING, tmp_path / "run", **started)
+    folder, _ = whole
+    assert_same(final_state(tmp_path / "run", LAGGING), final_state(folder, LAGGING))
+    learnt = [{name: row[name] for name in row if name != "queued"} for row in rows_of(tmp_path / "run")]
+    assert learnt == [{name: row[name] for name in row if name != "queued"} for row in rows_of(folder)]
 
 
 @pytest.mark.parametrize("values", [{"rollout.lag": 0}, {"rollout.lag": 1}])

@@ -38,6 +38,7 @@ ORDER = (
     "shares",
     "experience",
     "waiting",
+    "ahead",
     "lag",
     "evaluation",
     "announcements",

@@ -65,11 +65,12 @@ def _small(smoke: bool) -> Config:
 
 
 def _language_model(name: str, model: Path | None, smoke: bool) -> Config:
-    prompts, max_tokens = (2, 4) if smoke else (8, 32)
+    (prompts, max_tokens), sparing = (2, 4) if smoke else (8, 32), name == "vocabulary"
     config = preset("smollm2-135m")
+    model = replace(config.model, path=str(TINY if model is None else model))
     return replace(
         config,
-        model=replace(config.model, path=str(TINY if model is None else model), remat_layers=name == "vocabulary"),
+        model=replace(model, scan_layers=sparing, remat_layers=sparing),
         rollout=RolloutConfig(prompts=prompts, group_size=8, max_tokens=max_tokens),
         beta=BetaConfig(value=0.04),
     )

@@ -169,3 +169,19 @@ def test_a_run_goes_on_with_another_number_of_processes(runs):
     assert status == 0, error
     assert "at step 20" in output
     assert [row["step"] for row in rows_of(folder / "two")] == list(range(23))
+
+
+def test_a_lagging_run_sampled_in_another_layout_and_resumed_is_that_of_one_process(cache, tmp_path):
+    lagging = ["--rollout.lag", "2", "--rollout.layout", "data=4,tensor=2", "--steps"]
+    (tmp_path / "one.records").mkdir()
+    alone = begun(words(tmp_path / "one", *lagging, "6"), devices=8, RECORD=str(tmp_path / "one.records"))
+    ((status, _, error),) = ended([alone], 900)
+    assert status == 0, error
+    for steps in ("3", "6"):
+        results = ended(both(tmp_path / "two", cache, *lagging, steps), 900)
+        assert [status for status, _, _ in results] == [0, 0], results
+    rows, expected = rows_of(tmp_path / "two"), rows_of(tmp_path / "one")
+    assert [row["lag_mean"] for row in rows[1:]] == [0, 1, 2, 2, 2, 2]
+    for row, wanted in zip(rows, expected, strict=True):
+        for name in wanted.keys() - {"queued"}:
+            assert row[name] == pytest.approx(wanted[name], rel=1e-4, abs=1e-6), (row["step"], name)
