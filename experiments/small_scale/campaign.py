@@ -3,14 +3,17 @@
 import functools
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.small_scale.loop import FROZEN, Looks, trainer
+from experiments.small_scale import sums
+from experiments.small_scale.evaluation import World, world
+from experiments.small_scale.loop import FROZEN, Looks, Reward, trainer
 from experiments.small_scale.records import CACHE, append, recorded, row_of, start
 from experiments.small_scale.setting import Setting
 from grpo_jax.losses import Objective
+from grpo_jax.types import Params
 from grpo_jax.updates import Reference
 
 Rows = dict[tuple, dict[str, Any]]
@@ -22,11 +25,13 @@ class Case(NamedTuple):
 
     Attributes:
         labels: what tells it from the others; the same names in every case of a campaign.
-        objective: the loss. Cases next to each other with the same one, reference and noise are compiled once.
+        objective: the loss. Cases next to each other with the same one, reference, noise and reward are compiled once.
         beta: strength of the KL term, per nat of a completion.
         lag: updates by which the sampling policy is behind.
         reference: what the KL term measures against.
         noise: standard deviation of what is added to each reward.
+        reward: what is trained on.
+        trained: the problems that are trained on; None: those of the campaign.
     """
 
     labels: dict[str, Any]
@@ -35,6 +40,8 @@ class Case(NamedTuple):
     lag: int = 0
     reference: Reference = FROZEN
     noise: float = 0.0
+    reward: Reward = sums.is_right
+    trained: sums.Problems | None = None
 
     @property
     def name(self) -> tuple:
@@ -43,7 +50,13 @@ class Case(NamedTuple):
 
 
 def campaign(
-    cases: Sequence[Case], setting: Setting, seeds: int, results: Path | None, also: Looks | None = None
+    cases: Sequence[Case],
+    setting: Setting,
+    seeds: int,
+    results: Path | None,
+    also: Looks | None = None,
+    begin: Callable[[Setting, int, Path | None], Params] = start,
+    build: Callable[[Setting], World] = world,
 ) -> Rows:
     """Trains what is not recorded yet.
 
@@ -53,6 +66,9 @@ def campaign(
         seeds: of each.
         results: the file that rows are read from and added to; None: nothing is kept, and no warm start either.
         also: something more to measure; None: nothing.
+        begin: where training begins, of the setting, the number of seeds and the folder to keep it in (None: none);
+            the warm start where no other is given.
+        build: the problems to train on and to evaluate.
 
     Returns:
         The rows, in the order of the cases.
@@ -66,13 +82,13 @@ def campaign(
         if (row["seeds"], row["setting"]) != (seeds, list(setting)):
             raise ValueError(f"{results} holds {name} of another setting or other seeds; move it away, or choose those")
     left = [case for case in cases if case.name not in done]
-    params = start(setting, seeds, None if results is None else CACHE) if left else None
+    params = begin(setting, seeds, None if results is None else CACHE) if left else None
     compiled = functools.lru_cache(maxsize=1)(trainer)
     longest_lag = max(case.lag for case in cases)
     for case in left:
         began, busy = time.monotonic(), time.process_time()
-        train = compiled(case.objective, setting, longest_lag, also, case.reference, case.noise)
-        curves = train(params, case.beta, case.lag)
+        train = compiled(case.objective, setting, longest_lag, also, case.reference, case.noise, case.reward, build)
+        curves = train(params, case.beta, case.lag, trained=case.trained)
         target = case.objective.off_policy_target if case.lag else case.objective.target
         known = {"beta": case.beta, "follows": target.name, "seeds": seeds, "setting": list(setting)}
         row = row_of(case.labels | known, curves)

@@ -14,23 +14,27 @@ SHARES = {"sums": 0.3, "longer": 0.4, "operators": 0.15, "format": 0.15}
 """Of the demonstrations that the warm start imitates."""
 
 
-def warm_started(setting: Setting, seeds: int) -> Params:
+def warm_started(
+    setting: Setting, seeds: int, parts: dict[str, Problems] | None = None, shares: dict[str, float] = SHARES
+) -> Params:
     """Imitates demonstrations, some of which forget every carry; what comes out is start and reference of every run.
 
     Args:
         setting: see there.
         seeds: how many; seed s is the same whatever their number.
+        parts: problems by kind; None: of sums.
+        shares: of the demonstrations, by kind.
 
     Returns:
         Parameters with a leading axis ``[S]``.
     """
     policy, start = policy_of(setting), gj.updates.adam(setting.imitation_rate, warmup_steps=50)
     imitate = gj.updates.warm_start(score_of(setting), start)
-    parts = {kind: sums.problems(kind, False, 20_000) for kind in sums.KINDS}
+    parts = parts or {kind: sums.problems(kind, False, 20_000) for kind in sums.KINDS}
 
     def one(params: Params, key: Key[Array, ""], parts: dict[str, Problems]) -> Params:
         def step(state, key):
-            shown = sums.mixture(parts, SHARES, setting.demonstrations, setting.slips, key=key)
+            shown = sums.mixture(parts, shares, setting.demonstrations, setting.slips, key=key)
             return imitate.step(state, shown)[0], None
 
         return jax.lax.scan(step, imitate.init(params), jax.random.split(key, setting.imitated))[0].params

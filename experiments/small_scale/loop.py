@@ -10,15 +10,15 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
 import grpo_jax as gj
 from experiments.small_scale import sums
-from experiments.small_scale.evaluation import looks_of
+from experiments.small_scale.evaluation import World, looks_of, world
 from experiments.small_scale.setting import Setting, over_seeds, sampler_of, score_of
 from experiments.small_scale.sums import Problems
 from grpo_jax.losses import Objective
-from grpo_jax.types import Params
+from grpo_jax.types import Params, Rollout
 
 
 def held() -> gj.kl.controllers.Controller:
@@ -40,6 +40,14 @@ class Looks(Protocol):
         ...
 
 
+class Reward(Protocol):
+    """What completions are trained on."""
+
+    def __call__(self, asked: Problems, rollout: Rollout) -> Float[Array, "P G"] | Float[Array, "P G K"]:
+        """Returns one reward, or several, of each completion."""
+        ...
+
+
 FROZEN = gj.updates.frozen()
 """The reference where a case does not name another."""
 
@@ -51,6 +59,8 @@ def trainer(
     also: Looks | None = None,
     reference: gj.updates.Reference = FROZEN,
     noise: float = 0.0,
+    reward: Reward = sums.is_right,
+    build: Callable[[Setting], World] = world,
 ) -> Callable[..., dict[str, np.ndarray]]:
     """Builds the function that trains every seed with one objective.
 
@@ -62,26 +72,33 @@ def trainer(
         also: something more to measure; None: nothing.
         reference: what the KL term measures against while training. What is evaluated is always the KL to the start.
         noise: standard deviation of normal noise that is added to each completion's reward, >= 0.
+        reward: what is trained on; the right completion where no other is given.
+        build: the problems to train on and to evaluate; those of sums where no others are given.
 
     Returns:
-        ``(params [S, ...], beta, lag=0, seed=0) -> curves``: by name, one row a seed and one column an evaluation,
-        the first before training ``[S, 1 + updates / every]``. See `look` and `Training.seen` for the names, with
-        their units; what is seen in training is the mean since the evaluation before, NaN in the first column.
+        ``(params [S, ...], beta, lag=0, seed=0, trained=None) -> curves``, trained being problems (None: those
+        of ``build``); those of the same number and width are compiled once. Curves: by name, one row a seed and one
+        column an evaluation, the first before training ``[S, 1 + updates / every]``. See `look` and `Training.seen`
+        for the names, with their units; what is seen in training is the mean since the evaluation before, NaN in the
+        first column.
 
     Raises:
         ValueError: evaluations that do not divide the updates; a lag below 0 or above the longest.
     """
     if setting.updates % setting.every:
         raise ValueError(f"trainer: every={setting.every} does not divide updates={setting.updates}; give a divisor")
-    compiled = over_seeds(Training(objective, setting, longest_lag, reference, noise).run, setting)
+    compiled = over_seeds(Training(objective, setting, longest_lag, reference, noise, reward).run, setting)
     more = None if also is None else also(objective, setting)
 
-    def train(params: Params, beta: float, lag: int = 0, seed: int = 0) -> dict[str, np.ndarray]:
+    def train(
+        params: Params, beta: float, lag: int = 0, seed: int = 0, trained: Problems | None = None
+    ) -> dict[str, np.ndarray]:
         if not 0 <= lag <= longest_lag:
             raise ValueError(f"trainer: lag is {lag}; give 0 for on-policy, up to longest_lag={longest_lag}")
-        count, (known, looks) = jax.tree.leaves(params)[0].shape[0], looks_of(setting)
+        count, (known, looks) = jax.tree.leaves(params)[0].shape[0], looks_of(setting, build)
         keys = jnp.stack([jax.random.fold_in(jax.random.key(seed), each) for each in range(count)])
-        snapshots, seen = compiled(params, keys, (jnp.float32(beta), jnp.int32(lag), known.trained))
+        asked = known.trained if trained is None else trained
+        snapshots, seen = compiled(params, keys, (jnp.float32(beta), jnp.int32(lag), asked))
         before = jax.tree.map(lambda leaf: jnp.full((count, 1), jnp.nan), seen)
         seen = jax.tree.map(lambda first, later: jnp.concatenate([first, later], axis=1), before, seen)
         found = looks(params, snapshots, keys, known.held_out) | seen
@@ -99,6 +116,7 @@ class Training(NamedTuple):
     longest_lag: int
     reference: gj.updates.Reference = FROZEN
     noise: float = 0.0
+    reward: Reward = sums.is_right
 
     def run(self, params: Params, key: Key[Array, ""], shared: tuple[Array, Array, Problems]) -> tuple[Params, dict]:
         """Trains; returns the parameters ``[K, ...]`` and what was seen ``[K]`` at each of K evaluations."""
@@ -142,8 +160,8 @@ class Training(NamedTuple):
             key: consumed.
 
         Returns:
-            State and past; and reward (of the sampled completions, without noise), gradient_norm (before the clip),
-            rejected (1 where something was not finite), degenerate (share of groups with equal rewards), length
+            State and past; and reward (share of the sampled completions that are right), gradient_norm (before the
+            clip), rejected (1 where something was not finite), degenerate (share of groups with equal rewards), length
             (tokens).
         """
         choosing, sampling, disturbing = jax.random.split(key, 3)
@@ -152,10 +170,13 @@ class Training(NamedTuple):
             known = jax.tree.map(lambda old, new: jnp.concatenate([old, new[None]]), past, state.params)
             behaviour = jax.tree.map(lambda leaf: leaf[self.longest_lag - lag], known)
             past = jax.tree.map(lambda leaf: leaf[1:], known)
-        rollout = sampler_of(self.setting, self.setting.group)(behaviour, asked.prompts, key=sampling)
+        rollout = sampler_of(self.setting, self.setting.group, asked.right.shape[1])(
+            behaviour, asked.prompts, key=sampling
+        )
         old = rollout.log_probs if self.longest_lag else None
         right = sums.is_right(asked, rollout)
-        rewards = right + self.noise * jax.random.normal(disturbing, right.shape) if self.noise else right
+        rewards = self.reward(asked, rollout)
+        rewards = rewards + self.noise * jax.random.normal(disturbing, rewards.shape) if self.noise else rewards
         batch = gj.Batch(rollout.mask, rewards, old_log_probs=old)
         state, metrics = learner.update(state, rollout, batch)
         named = {name: metrics[name] for name in ("gradient_norm", "rejected", "degenerate", "length")}

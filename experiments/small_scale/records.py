@@ -1,7 +1,7 @@
 """Results as lines of JSON, so that an interrupted experiment goes on where it stopped; and the shared warm start."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,16 @@ def start(setting: Setting, seeds: int, cache: Path | None = CACHE) -> Params:
         return warm_started(setting, seeds)
     shape = (setting.layers, setting.width, setting.heads)
     taught = (setting.imitated, setting.demonstrations, setting.slips, setting.imitation_rate)
-    file = cache / ("-".join(f"{each:g}" for each in (*shape, *taught, seeds)) + ".npz")
+    name = "-".join(f"{each:g}" for each in (*shape, *taught, seeds))
+    return kept(cache / f"{name}.npz", setting, lambda: warm_started(setting, seeds))
+
+
+def kept(file: Path, setting: Setting, make: Callable[[], Params]) -> Params:
+    """Returns the parameters of every seed ``[S]`` that a file holds; where there is none they are made and kept."""
     tree = jax.tree.structure(jax.eval_shape(lambda: policy_of(setting).init(key=jax.random.key(0))))
     if not file.exists():
-        print("warm start of every seed: minutes, once", flush=True)
-        params = warm_started(setting, seeds)
+        print(f"{file.stem}, every seed: minutes, once", flush=True)
+        params = make()
         file.parent.mkdir(parents=True, exist_ok=True)
         partial = file.with_suffix(".partial.npz")
         np.savez(partial, *map(np.asarray, jax.tree.leaves(params)))

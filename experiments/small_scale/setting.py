@@ -72,10 +72,10 @@ def score_of(setting: Setting) -> Callable:
     return functools.partial(policy_of(setting).score, temperature=1.0)
 
 
-def sampler_of(setting: Setting, group: int) -> Callable:
-    """Returns the sampler of groups of that many completions at temperature 1."""
+def sampler_of(setting: Setting, group: int, max_tokens: int = sums.MAX_TOKENS) -> Callable:
+    """Returns the sampler of groups of that many completions, of at most so many tokens, at temperature 1."""
     chosen = gj.rollouts.categorical()
-    return gj.rollouts.sampler(policy_of(setting), chosen, group, sums.MAX_TOKENS, (sums.END,), sums.END)
+    return gj.rollouts.sampler(policy_of(setting), chosen, group, max_tokens, (sums.END,), sums.END)
 
 
 def over_seeds(function: Callable, setting: Setting) -> Callable:

@@ -5,6 +5,7 @@ and forgets every carry or borrow: "58". Four kinds of problem share one vocabul
 alone, and the other three show what happens to what the policy knew besides.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -64,6 +65,23 @@ def problems(kind: str, held_out: bool, count: int | None = None, seed: int = 0)
     rows = [_row(kind, int(a), int(b)) for a, b in pairs]
     prompts, right, slip = (_padded([row[part] for row in rows], width) for part, width in _WIDTHS)
     return Problems(Prompts(*prompts), *right, *slip)
+
+
+def without(part: Problems, others: Problems) -> Problems:
+    """Returns the problems whose prompt is none of the others': a difference, unlike a sum, is found twice."""
+    known = {row.tobytes() for row in np.asarray(others.prompts.tokens)}
+    return part.at(jnp.array([row.tobytes() not in known for row in np.asarray(part.prompts.tokens)]))
+
+
+def blended(parts: Sequence[tuple[Problems, float]], count: int) -> Problems:
+    """Returns that many problems, of each part its share; parts with fewer are gone through again. Shares sum to 1."""
+    taken = [part.at(jnp.arange(round(share * count)) % part.right.shape[0]) for part, share in parts]
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *taken)
+
+
+def unrewarded(part: Problems) -> Problems:
+    """Returns the same prompts with no right completion, so that every reward is 0 and a KL term alone acts on them."""
+    return part._replace(right_mask=jnp.zeros_like(part.right_mask))
 
 
 _WIDTHS = ((0, MAX_PROMPT), (1, MAX_TOKENS), (2, MAX_TOKENS))
