@@ -25,13 +25,15 @@ class Case(NamedTuple):
 
     Attributes:
         labels: what tells it from the others; the same names in every case of a campaign.
-        objective: the loss. Cases next to each other with the same one, reference, noise and reward are compiled once.
+        objective: the loss. Cases next to each other with the same one, reference, noise, reward and rounds are
+            compiled once.
         beta: strength of the KL term, per nat of a completion.
         lag: updates by which the sampling policy is behind.
         reference: what the KL term measures against.
         noise: standard deviation of what is added to each reward.
         reward: what is trained on.
         trained: the problems that are trained on; None: those of the campaign.
+        rounds: times the prompts that are sampled, of which those whose rewards differ are trained on first.
     """
 
     labels: dict[str, Any]
@@ -42,6 +44,7 @@ class Case(NamedTuple):
     noise: float = 0.0
     reward: Reward = sums.is_right
     trained: sums.Problems | None = None
+    rounds: int = 1
 
     @property
     def name(self) -> tuple:
@@ -87,7 +90,8 @@ def campaign(
     longest_lag = max(case.lag for case in cases)
     for case in left:
         began, busy = time.monotonic(), time.process_time()
-        train = compiled(case.objective, setting, longest_lag, also, case.reference, case.noise, case.reward, build)
+        reward = case.noise, case.reward
+        train = compiled(case.objective, setting, longest_lag, also, case.reference, *reward, build, case.rounds)
         curves = train(params, case.beta, case.lag, trained=case.trained)
         target = case.objective.off_policy_target if case.lag else case.objective.target
         known = {"beta": case.beta, "follows": target.name, "seeds": seeds, "setting": list(setting)}

@@ -61,6 +61,7 @@ def trainer(
     noise: float = 0.0,
     reward: Reward = sums.is_right,
     build: Callable[[Setting], World] = world,
+    rounds: int = 1,
 ) -> Callable[..., dict[str, np.ndarray]]:
     """Builds the function that trains every seed with one objective.
 
@@ -74,6 +75,8 @@ def trainer(
         noise: standard deviation of normal noise that is added to each completion's reward, >= 0.
         reward: what is trained on; the right completion where no other is given.
         build: the problems to train on and to evaluate; those of sums where no others are given.
+        rounds: so many times the prompts are sampled, and trained on are those whose rewards differ before the others;
+            1: all that are sampled.
 
     Returns:
         ``(params [S, ...], beta, lag=0, seed=0, trained=None) -> curves``, trained being problems (None: those
@@ -87,7 +90,7 @@ def trainer(
     """
     if setting.updates % setting.every:
         raise ValueError(f"trainer: every={setting.every} does not divide updates={setting.updates}; give a divisor")
-    compiled = over_seeds(Training(objective, setting, longest_lag, reference, noise, reward).run, setting)
+    compiled = over_seeds(Training(objective, setting, longest_lag, reference, noise, reward, rounds).run, setting)
     more = None if also is None else also(objective, setting)
 
     def train(
@@ -117,6 +120,7 @@ class Training(NamedTuple):
     reference: gj.updates.Reference = FROZEN
     noise: float = 0.0
     reward: Reward = sums.is_right
+    rounds: int = 1
 
     def run(self, params: Params, key: Key[Array, ""], shared: tuple[Array, Array, Problems]) -> tuple[Params, dict]:
         """Trains; returns the parameters ``[K, ...]`` and what was seen ``[K]`` at each of K evaluations."""
@@ -161,11 +165,11 @@ class Training(NamedTuple):
 
         Returns:
             State and past; and reward (share of the sampled completions that are right), gradient_norm (before the
-            clip), rejected (1 where something was not finite), degenerate (share of groups with equal rewards), length
-            (tokens).
+            clip), rejected (1 where something was not finite), degenerate (share of groups with equal rewards, of those
+            that are trained on), length (tokens).
         """
         choosing, sampling, disturbing = jax.random.split(key, 3)
-        asked, behaviour = sums.draw(trained, self.setting.prompts, key=choosing), state.params
+        asked, behaviour = sums.draw(trained, self.rounds * self.setting.prompts, key=choosing), state.params
         if past is not None:
             known = jax.tree.map(lambda old, new: jnp.concatenate([old, new[None]]), past, state.params)
             behaviour = jax.tree.map(lambda leaf: leaf[self.longest_lag - lag], known)
@@ -173,14 +177,21 @@ class Training(NamedTuple):
         rollout = sampler_of(self.setting, self.setting.group, asked.right.shape[1])(
             behaviour, asked.prompts, key=sampling
         )
+        right, rewards = sums.is_right(asked, rollout), self.reward(asked, rollout)
+        if self.rounds > 1:
+            rows = self._informative_first(rewards)
+            rollout, rewards = jax.tree.map(lambda leaf: leaf[rows], (rollout, rewards))
         old = rollout.log_probs if self.longest_lag else None
-        right = sums.is_right(asked, rollout)
-        rewards = self.reward(asked, rollout)
         rewards = rewards + self.noise * jax.random.normal(disturbing, rewards.shape) if self.noise else rewards
         batch = gj.Batch(rollout.mask, rewards, old_log_probs=old)
         state, metrics = learner.update(state, rollout, batch)
         named = {name: metrics[name] for name in ("gradient_norm", "rejected", "degenerate", "length")}
         return (state, past), named | {"reward": jnp.mean(right)}
+
+    def _informative_first(self, rewards: Float[Array, "P G"]) -> Int[Array, " N"]:
+        """Returns which groups to train on, in the order of sampling; as `grpo_jax.experience` replaces groups."""
+        equal = jnp.max(rewards, axis=1) == jnp.min(rewards, axis=1)
+        return jnp.argsort(equal, stable=True)[: self.setting.prompts]
 
     def _learner(self) -> gj.updates.Learner:
         controller = held() if self.objective.needs_reference else gj.kl.controllers.constant(0.0)

@@ -110,6 +110,28 @@ def test_completions_come_from_the_policy_of_so_many_updates_ago(lag):
             assert not np.allclose(rollout.log_probs, score(history[number + lag], rollout).log_probs, atol=1e-3)
 
 
+def test_informative_groups_are_trained_on_first_in_the_order_of_sampling():
+    """Of eight sampled groups the odd ones get rewards that differ, and the learner sees those alone."""
+
+    def update(state, rollout, batch):
+        names = ("gradient_norm", "rejected", "degenerate", "length")
+        return state._replace(opt_state=(rollout, batch)), {name: jnp.zeros(()) for name in names}
+
+    rewards = jnp.outer(jnp.arange(8) % 2, jnp.arange(4) % 2).astype(jnp.float32)
+    trained, key = sums.problems("sums", False, 50), jax.random.key(2)
+    given = lambda asked, rollout: rewards  # noqa: E731
+    training = loop.Training(grid.objective_of(grid.NONE), setting.SMOKE, 0, reward=given, rounds=2)
+    real = training._learner()
+    state = real.init(setting.policy_of(setting.SMOKE).init(key=jax.random.key(0)), key=jax.random.key(1))
+    learner = Learner(real.init, update)
+    step = jax.jit(lambda state: training.seen(learner, state, None, jnp.int32(0), trained, key=key))
+    (state, _), _ = step(state)
+    rollout, batch = state.opt_state
+    drawn = sums.draw(trained, 8, key=jax.random.split(key, 3)[0])
+    np.testing.assert_array_equal(batch.rewards, rewards[1::2])
+    np.testing.assert_array_equal(rollout.prompts.tokens, drawn.prompts.tokens[1::2])
+
+
 @pytest.mark.slow
 def test_seeds_side_by_side_are_the_seeds_one_after_the_other():
     small = setting.SMOKE._replace(evaluated=4)
