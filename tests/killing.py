@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
+import numpy as np
 
 from grpo_jax import checkpoints
 from tests.runs import rows_of
@@ -32,6 +33,13 @@ def left(folder, shapes):
     return Left(
         rows_of(folder), checkpoints.steps(places), jax.device_get(state._replace(key=jax.random.key_data(state.key)))
     )
+
+
+def assert_same(found: Left, expected: Left) -> None:
+    """The same rows, checkpoints and state, bit for bit."""
+    assert found.rows == expected.rows
+    assert found.steps == expected.steps
+    jax.tree.map(np.testing.assert_array_equal, found.state, expected.state)
 
 
 class Moment(NamedTuple):

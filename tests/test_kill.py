@@ -14,7 +14,7 @@ from grpo_jax.config import RewardConfig, WarmStartConfig, to_dict
 from grpo_jax.metrics import read_rows
 from grpo_jax.program import compile_program
 from tests.hosts.processes import begun
-from tests.killing import ended, killed, left, moments, seconds_of
+from tests.killing import assert_same, ended, killed, left, moments, seconds_of
 from tests.runs import TINY
 
 CONFIG = replace(
@@ -58,12 +58,6 @@ def whole(begin, tmp_path_factory):
     assert all(row["gradient_norm"] > 0 for row in read_rows(root / "first" / "metrics.jsonl")[1:])
     assert_same(left(root / "second", shapes), expected)
     return expected, seconds / 3, each, shapes
-
-
-def assert_same(found, expected):
-    assert found.rows == expected.rows
-    assert found.steps == expected.steps
-    jax.tree.map(np.testing.assert_array_equal, found.state, expected.state)
 
 
 @pytest.mark.slow
