@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 from experiments.small_scale import sums
 from experiments.small_scale.evaluation import World, world
-from experiments.small_scale.loop import FROZEN, Looks, Reward, trainer
+from experiments.small_scale.loop import FROZEN, HELD, Looks, Reward, trainer
 from experiments.small_scale.records import CACHE, append, recorded, row_of, start
 from experiments.small_scale.setting import Setting
+from grpo_jax.kl.controllers import Controller
 from grpo_jax.losses import Objective
 from grpo_jax.types import Params
 from grpo_jax.updates import Reference
@@ -25,8 +26,8 @@ class Case(NamedTuple):
 
     Attributes:
         labels: what tells it from the others; the same names in every case of a campaign.
-        objective: the loss. Cases next to each other with the same one, reference, noise, reward and rounds are
-            compiled once.
+        objective: the loss. Cases next to each other with the same one, reference, noise, reward, rounds and
+            controller are compiled once.
         beta: strength of the KL term, per nat of a completion.
         lag: updates by which the sampling policy is behind.
         reference: what the KL term measures against.
@@ -34,6 +35,8 @@ class Case(NamedTuple):
         reward: what is trained on.
         trained: the problems that are trained on; None: those of the campaign.
         rounds: times the prompts that are sampled, of which those whose rewards differ are trained on first.
+        controller: of beta.
+        state: the first one of that controller; None: beta itself.
     """
 
     labels: dict[str, Any]
@@ -45,6 +48,8 @@ class Case(NamedTuple):
     reward: Reward = sums.is_right
     trained: sums.Problems | None = None
     rounds: int = 1
+    controller: Controller = HELD
+    state: Any = None
 
     @property
     def name(self) -> tuple:
@@ -91,8 +96,9 @@ def campaign(
     for case in left:
         began, busy = time.monotonic(), time.process_time()
         reward = case.noise, case.reward
-        train = compiled(case.objective, setting, longest_lag, also, case.reference, *reward, build, case.rounds)
-        curves = train(params, case.beta, case.lag, trained=case.trained)
+        rest = build, case.rounds, case.controller
+        train = compiled(case.objective, setting, longest_lag, also, case.reference, *reward, *rest)
+        curves = train(params, case.beta if case.state is None else case.state, case.lag, trained=case.trained)
         target = case.objective.off_policy_target if case.lag else case.objective.target
         known = {"beta": case.beta, "follows": target.name, "seeds": seeds, "setting": list(setting)}
         row = row_of(case.labels | known, curves)

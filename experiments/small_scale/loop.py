@@ -32,6 +32,10 @@ def held() -> gj.kl.controllers.Controller:
     )
 
 
+HELD = held()
+"""Where a case does not bring a controller of its own."""
+
+
 class Looks(Protocol):
     """Something more to be measured of every seed before training and at each evaluation."""
 
@@ -62,6 +66,7 @@ def trainer(
     reward: Reward = sums.is_right,
     build: Callable[[Setting], World] = world,
     rounds: int = 1,
+    controller: gj.kl.controllers.Controller = HELD,
 ) -> Callable[..., dict[str, np.ndarray]]:
     """Builds the function that trains every seed with one objective.
 
@@ -77,35 +82,38 @@ def trainer(
         build: the problems to train on and to evaluate; those of sums where no others are given.
         rounds: so many times the prompts are sampled, and trained on are those whose rewards differ before the others;
             1: all that are sampled.
+        controller: of beta; beta is held where it stands if none is given.
 
     Returns:
-        ``(params [S, ...], beta, lag=0, seed=0, trained=None) -> curves``, trained being problems (None: those
-        of ``build``); those of the same number and width are compiled once. Curves: by name, one row a seed and one
-        column an evaluation, the first before training ``[S, 1 + updates / every]``. See `look` and `Training.seen`
-        for the names, with their units; what is seen in training is the mean since the evaluation before, NaN in the
-        first column.
+        ``(params [S, ...], beta, lag=0, seed=0, trained=None) -> curves``, beta being a number, or the first state of
+        the controller that was given; trained being problems (None: those of ``build``), of which those of the same
+        number and width are compiled once. Curves: by name, one row a seed and one column an evaluation, the first
+        before training ``[S, 1 + updates / every]``. See `look` and `Training.seen` for the names, with their units;
+        what is seen in training is the mean since the evaluation before, NaN in the first column.
 
     Raises:
         ValueError: evaluations that do not divide the updates; a lag below 0 or above the longest.
     """
     if setting.updates % setting.every:
         raise ValueError(f"trainer: every={setting.every} does not divide updates={setting.updates}; give a divisor")
-    compiled = over_seeds(Training(objective, setting, longest_lag, reference, noise, reward, rounds).run, setting)
+    training = Training(objective, setting, longest_lag, reference, noise, reward, rounds, controller)
+    compiled = over_seeds(training.run, setting)
     more = None if also is None else also(objective, setting)
 
     def train(
-        params: Params, beta: float, lag: int = 0, seed: int = 0, trained: Problems | None = None
+        params: Params, beta: Any, lag: int = 0, seed: int = 0, trained: Problems | None = None
     ) -> dict[str, np.ndarray]:
         if not 0 <= lag <= longest_lag:
             raise ValueError(f"trainer: lag is {lag}; give 0 for on-policy, up to longest_lag={longest_lag}")
         count, (known, looks) = jax.tree.leaves(params)[0].shape[0], looks_of(setting, build)
         keys = jnp.stack([jax.random.fold_in(jax.random.key(seed), each) for each in range(count)])
         asked = known.trained if trained is None else trained
-        snapshots, seen = compiled(params, keys, (jnp.float32(beta), jnp.int32(lag), asked))
+        start = jnp.float32(beta) if isinstance(beta, float | int) else beta
+        snapshots, seen = compiled(params, keys, (start, jnp.int32(lag), asked))
         before = jax.tree.map(lambda leaf: jnp.full((count, 1), jnp.nan), seen)
         seen = jax.tree.map(lambda first, later: jnp.concatenate([first, later], axis=1), before, seen)
         found = looks(params, snapshots, keys, known.held_out) | seen
-        found |= {} if more is None else more(params, snapshots, keys, jnp.float32(beta))
+        found |= {} if more is None else more(params, snapshots, keys, start)
         return jax.tree.map(np.asarray, found)
 
     return train
@@ -121,8 +129,9 @@ class Training(NamedTuple):
     noise: float = 0.0
     reward: Reward = sums.is_right
     rounds: int = 1
+    controller: gj.kl.controllers.Controller = HELD
 
-    def run(self, params: Params, key: Key[Array, ""], shared: tuple[Array, Array, Problems]) -> tuple[Params, dict]:
+    def run(self, params: Params, key: Key[Array, ""], shared: tuple[Any, Array, Problems]) -> tuple[Params, dict]:
         """Trains; returns the parameters ``[K, ...]`` and what was seen ``[K]`` at each of K evaluations."""
         beta, lag, trained = shared
         first, second = jax.random.split(key)
@@ -166,7 +175,8 @@ class Training(NamedTuple):
         Returns:
             State and past; and reward (share of the sampled completions that are right), gradient_norm (before the
             clip), rejected (1 where something was not finite), degenerate (share of groups with equal rewards, of those
-            that are trained on), length (tokens).
+            that are trained on), length (tokens); where a controller was given, also its beta, and kl_per_sequence
+            (nats per completion, estimated by k3 from the sampled completions).
         """
         choosing, sampling, disturbing = jax.random.split(key, 3)
         asked, behaviour = sums.draw(trained, self.rounds * self.setting.prompts, key=choosing), state.params
@@ -185,7 +195,8 @@ class Training(NamedTuple):
         rewards = rewards + self.noise * jax.random.normal(disturbing, rewards.shape) if self.noise else rewards
         batch = gj.Batch(rollout.mask, rewards, old_log_probs=old)
         state, metrics = learner.update(state, rollout, batch)
-        named = {name: metrics[name] for name in ("gradient_norm", "rejected", "degenerate", "length")}
+        steered = () if self.controller is HELD else ("beta", "kl_per_sequence")
+        named = {name: metrics[name] for name in ("gradient_norm", "rejected", "degenerate", "length", *steered)}
         return (state, past), named | {"reward": jnp.mean(right)}
 
     def _informative_first(self, rewards: Float[Array, "P G"]) -> Int[Array, " N"]:
@@ -194,6 +205,6 @@ class Training(NamedTuple):
         return jnp.argsort(equal, stable=True)[: self.setting.prompts]
 
     def _learner(self) -> gj.updates.Learner:
-        controller = held() if self.objective.needs_reference else gj.kl.controllers.constant(0.0)
+        controller = self.controller if self.objective.needs_reference else gj.kl.controllers.constant(0.0)
         adam = gj.updates.adam(self.setting.learning_rate, warmup_steps=5)
         return gj.updates.learner(score_of(self.setting), self.objective, adam, controller, self.reference)
