@@ -11,6 +11,9 @@ FOLLOWED = {
     "k1 to go, token ratio": ("reverse", "none"),
     "k1 to go, sequence ratio": ("reverse", "reverse"),
     "k3 loss, no ratio": ("local_forward", "none"),
+    "k3 loss, token ratio": ("local_reverse", "sampler_local_reverse"),
+    "k3 loss, prefix ratio": ("local_reverse", "local_reverse"),
+    "k3 loss, causal ratio": ("reverse", "reverse"),
 }
 
 
