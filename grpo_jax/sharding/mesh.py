@@ -42,7 +42,7 @@ def make_mesh(spec: str = "", devices: Sequence[Any] | None = None) -> Mesh:
     elif fixed != len(available):
         raise ValueError(f"mesh {spec!r} needs {fixed} devices, but there are {len(available)}; -1 fills an axis up")
     shape = tuple(sizes.get(axis, 1) for axis in AXES)
-    slices = {device.slice_index for device in available if device.platform == "tpu"}
+    slices = {getattr(device, "slice_index", 0) for device in available if device.platform == "tpu"}
     if len(slices) > 1:
         return Mesh(_over_slices(shape, available, len(slices), spec), AXES, axis_types=(AxisType.Auto,) * len(AXES))
     return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=available)

@@ -64,11 +64,10 @@ def test_a_mesh_that_cannot_be_is_refused_with_its_text(spec, message):
 
 
 @dataclass(frozen=True)
-class Chip:
-    """What a mesh looks at in a TPU of one of several 2x2 slices."""
+class Absent:
+    """What a mesh looks at in a TPU that is not there."""
 
     id: int
-    slice_index: int
     coords: tuple[int, int, int]
     platform: str = "tpu"
     device_kind: str = "TPU of a test"
@@ -76,9 +75,20 @@ class Chip:
     process_index: int = 0
 
 
+@dataclass(frozen=True)
+class Chip(Absent):
+    """A TPU of one of several 2x2 slices."""
+
+    slice_index: int = 0
+
+
 def chips(slices):
     places = [(x, y, 0) for y in range(2) for x in range(2)]
-    return [Chip(4 * number + index, number, place) for number in range(slices) for index, place in enumerate(places)]
+    return [
+        Chip(4 * number + index, place, slice_index=number)
+        for number in range(slices)
+        for index, place in enumerate(places)
+    ]
 
 
 @pytest.mark.parametrize("spec", ["data=2,fsdp=2,tensor=2", "data=4,fsdp=2", "data=2,fsdp=4", "data=2,tensor=4", ""])
@@ -99,3 +109,8 @@ def test_an_axis_that_would_reach_across_slices_is_refused():
 
 def test_one_slice_needs_no_data():
     assert sizes("fsdp=-1", devices=chips(1)) == (1, 4, 1)
+
+
+def test_a_chip_to_compile_for_does_not_say_which_slice_it_is_of():
+    compiled = [Absent(chip.id, chip.coords) for chip in chips(1)]
+    assert sizes("fsdp=-1", devices=compiled) == (1, 4, 1)
