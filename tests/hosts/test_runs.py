@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import signal
 import time
 
@@ -91,10 +92,14 @@ def test_every_row_is_the_same_but_for_rounding(runs):
     assert max(row["rounds"] for row in rows[1:]) == 2
 
 
+GLOO = re.compile(r"\[Gloo\]|Rank|is connected to|peer ranks\.|Expected number of connected peer ranks is|[\d\s:]")
+"""What gloo says of its connections, in pieces: its threads print at the same time."""
+
+
 def test_one_process_writes_and_prints_and_all_leave_signs_of_life_and_traces(runs):
     folder, ((_, first, _), (_, second, _)) = runs
     assert "In 20 steps and" in first
-    assert [line for line in second.splitlines() if not line.startswith("[Gloo]")] == []
+    assert GLOO.sub("", second) == ""
     assert [row["slowest_host"] in (0, 1) for row in read_rows(folder / "two" / "metrics.jsonl")[1:]] == [True] * 20
     signs = {path.name: json.loads(path.read_text()) for path in (folder / "two" / "heartbeats").iterdir()}
     assert {name: sign["step"] for name, sign in signs.items()} == {"0.json": 20, "1.json": 20}
