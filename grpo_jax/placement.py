@@ -25,6 +25,7 @@ from grpo_jax.sharding import (
     other_layout,
     pin_groups,
     shardings,
+    vocabulary_parts,
 )
 from grpo_jax.types import Params, Prompts, Rollout
 from grpo_jax.updates import Score, map_groups
@@ -112,7 +113,7 @@ def _other_layout(mesh: Mesh, layout: str) -> Mesh:
 
 def places_on(mesh: Mesh) -> Places:
     """Returns where a model's arrays live on a mesh: groups stay on their devices."""
-    return Places(pin_groups(mesh), group_multiple(mesh), group_by_group(mesh))
+    return Places(pin_groups(mesh), group_multiple(mesh), group_by_group(mesh), vocabulary_parts(mesh))
 
 
 def base_on(mesh: Mesh, parts: Parts) -> Base:

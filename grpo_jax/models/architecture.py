@@ -86,9 +86,9 @@ class DecoderConfig:
         remat_layers: recompute each layer in the backward pass instead of keeping what it computed (large models).
         dtype: "float32" or "bfloat16", what blocks compute in. Softmax, norms and log-probs are float32. Parameters in
             float64, as the oracle has them, are computed with in float64 throughout, whatever this says.
-        logits_per_chunk: scoring runs the head over as many positions at a time as keep ``[P G c V]`` of the groups on
-            a device at or under this many logits (at least one position), recomputing them in the backward pass where
-            there are several chunks.
+        logits_per_chunk: scoring runs the head over as many columns of the vocabulary at a time (1024, or all, at
+            least), and then as many positions, as keep ``[P G c V]`` of the groups on a device at or under this many
+            logits, recomputing them in the backward pass where there are several chunks.
         attention_logits_per_chunk: scoring attends with as many queries of every row at a time as keep the logits of
             all heads and keys at or under this many (at least one query), recomputing them likewise.
         rope_scaling: changes the rotary frequencies of layers without a window; None: not at all.

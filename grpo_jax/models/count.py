@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from grpo_jax.models.policy import Policy, Prefix
-from grpo_jax.models.scoring import score_positions
+from grpo_jax.models.scoring import read_logits, score_positions
 from grpo_jax.types import Params, Prompts, Rollout, Scores
 
 
@@ -80,12 +80,6 @@ def _score(
     def logits(params: Params) -> Callable:
         return lambda counts: _logits(params, counts) / temperature
 
-    return score_positions(
-        logits(params),
-        None if ref_params is None else logits(jax.lax.stop_gradient(ref_params)),
-        rollout.tokens,
-        rollout.mask,
-        before,
-        entropy=entropy,
-        positions_per_chunk=before.shape[2],
-    )
+    theirs = None if ref_params is None else logits(jax.lax.stop_gradient(ref_params))
+    read = read_logits(logits(params), theirs, entropy=entropy)
+    return score_positions(read, rollout.tokens, rollout.mask, before, positions_per_chunk=before.shape[2])

@@ -9,12 +9,22 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from grpo_jax.models.architecture import DecoderConfig
-from grpo_jax.models.attention import KeyValues, Source, attend, attend_in_chunks
+from grpo_jax.models.attention import KeyValues
 from grpo_jax.models.places import ONE_DEVICE, Places
 from grpo_jax.models.policy import Policy, Prefix
 from grpo_jax.models.scoring import score_positions
-from grpo_jax.models.segments import Marks, Rows, near, put_back, readable, rows_of
-from grpo_jax.models.transformer import Network, project
+from grpo_jax.models.segments import Rows, near, put_back, rows_of
+from grpo_jax.models.sequences import (
+    attend_members,
+    attend_prompts,
+    attend_rows,
+    laid_out,
+    lengths,
+    places,
+    prompt_readable,
+)
+from grpo_jax.models.transformer import Network
+from grpo_jax.models.vocabulary import chunk_of, read_columns
 from grpo_jax.types import Params, Prompts, Rollout, Scores
 
 
@@ -68,7 +78,7 @@ class _Decoder(NamedTuple):
         """Runs every prompt once; see ``Policy``."""
         last, memory = self._read_prompts(params, prompts)
         logits = self._network(params).logits(last)
-        return Prefix(memory, prompts.mask, _lengths(prompts.mask), logits)
+        return Prefix(memory, prompts.mask, lengths(prompts.mask), logits)
 
     def empty_cache(self, P: int, G: int, T: int) -> Any:
         """Returns zeroed keys ``[P, G, K, D, T]`` and values ``[P, G, K, T, D]`` per layer."""
@@ -100,7 +110,7 @@ class _Decoder(NamedTuple):
 
         def attention(memory: tuple[KeyValues, KeyValues], window: Any, query: Array, key: Array, value: Array):
             prompt, cache = memory
-            query, own = _rows((*tokens.shape, 1), query, key, value)
+            query, own = laid_out(*(x.reshape(*tokens.shape, 1, *x.shape[1:]) for x in (query, key, value)))
             columns = cache.values.shape[3]
             write = partial(jax.lax.dynamic_update_slice_in_dim, start_index=step % columns)
             own = KeyValues(
@@ -109,7 +119,8 @@ class _Decoder(NamedTuple):
             )
             behind = jnp.broadcast_to((step - jnp.arange(columns)) % columns, (*t.shape, columns))
             readable = near(behind <= t[..., None], behind, window)
-            return _attend_members(query, own, readable, prompt, _prompt_readable(prefix.mask, t, window)), own
+            read = attend_members(query, own, readable, prompt, prompt_readable(prefix.mask, t, window))
+            return read.reshape(-1, self.config.heads, self.config.head_dim), own
 
         positions = prefix.lengths[:, None] + t
         memories = (prefix.memory, cache) if self.config.scan_layers else tuple(zip(prefix.memory, cache, strict=True))
@@ -132,20 +143,13 @@ class _Decoder(NamedTuple):
         heads = {of: self._network(params).readout() for of, params in read.items()}
 
         def score(heads: dict[str, Array], groups: tuple) -> Scores:
-            def logits(of: str):
-                return lambda hidden: project(hidden[of], heads[of]) / temperature
-
             hidden, tokens, mask = groups
-            per_position = tokens.shape[0] * tokens.shape[1] * self.config.vocabulary_size
-            return score_positions(
-                logits("ours"),
-                None if ref_params is None else logits("theirs"),
-                tokens,
-                mask,
-                hidden,
-                entropy=entropy,
-                positions_per_chunk=max(1, self.config.logits_per_chunk // per_position),
+            (groups, bins, positions), size = tokens.shape, self.config.vocabulary_size
+            chunk = chunk_of(groups * bins, positions, size, self.config.logits_per_chunk)
+            read = read_columns(
+                heads, temperature, entropy=entropy, columns=chunk.columns, parts=self.places.vocabulary_parts
             )
+            return score_positions(read, tokens, mask, hidden, positions_per_chunk=chunk.positions)
 
         scores = self.places.apart(score, heads, (hidden, rows.tokens, rows.mask), hidden["ours"].dtype)
         return jax.tree.map(lambda values: put_back(values, rollout), scores)
@@ -161,103 +165,53 @@ class _Decoder(NamedTuple):
     def _read_prompts(self, params: Params, prompts: Prompts) -> tuple[Float[Array, "P width"], Any]:
         """Returns the hidden state at each prompt's last token, and keys and values per layer."""
         tokens, mask = prompts
-        groups, width = mask.shape
-        positions = jnp.cumsum(mask, axis=1) - 1
-        marks = Marks(mask.astype(jnp.int32), positions)
-        size = self._queries_per_chunk(groups, 1, width)
 
         def attention(_: None, window: Any, query: Array, key: Array, value: Array):
-            query, own = _rows((groups, width), query, key, value)
-
-            def one(query: Array, own: KeyValues, marks: Marks) -> Array:
-                sources = lambda some: (Source(own, readable(some, marks, window)),)  # noqa: E731
-                return attend_in_chunks(query, marks, sources, size)
-
-            return jax.vmap(one)(query, own, marks).reshape(groups * width, -1, self.config.head_dim), own
+            query, own = laid_out(*(x.reshape(*mask.shape, *x.shape[1:]) for x in (query, key, value)))
+            read = attend_prompts(query, own, mask, window, self._queries_per_chunk(mask.shape[0], 1, mask.shape[1]))
+            return read.reshape(-1, self.config.heads, self.config.head_dim), own
 
         safe = jnp.where(mask, tokens, 0)
-        hidden, memory = self._network(params)(safe.reshape(-1), positions.reshape(-1), attention, None)
-        last = jnp.max(jnp.where(mask, jnp.arange(width)[None], 0), axis=1)
-        # under vmap the groups stay apart, and no device asks another for its own
-        return jax.vmap(lambda hidden, last: hidden[last])(hidden.reshape(groups, width, -1), last), memory
+        hidden, memory = self._network(params)(safe.reshape(-1), places(mask).reshape(-1), attention, None)
+        return _last(hidden.reshape(*mask.shape, -1), mask), memory
 
     def _predictors(self, params: Params, prompts: Prompts, rows: Rows) -> Float[Array, "P B S width"]:
-        """Returns the hidden state that predicts each completion token: the one before it."""
-        last, memory = self._read_prompts(params, prompts)
-        shape, steps = rows.tokens.shape, rows.marks.steps
-        size = self._queries_per_chunk(shape[0], shape[1], shape[2] + prompts.mask.shape[1])
+        """Returns the hidden state that predicts each completion token: the one before it.
 
-        def attention(prompt: KeyValues, window: Any, query: Array, key: Array, value: Array):
-            query, own = _rows(shape, query, key, value)
-            return _attend_rows(query, own, rows.marks, prompt, prompts.mask, window, size), own
+        A group's prompt and completions go through the layers as one list of tokens: each weight is read once, and has
+        one gradient.
+        """
+        (tokens, mask), shape, steps = prompts, rows.tokens.shape, rows.marks.steps
+        groups, width = mask.shape
+        in_prompts = self._queries_per_chunk(groups, 1, width)
+        in_rows = self._queries_per_chunk(groups, shape[1], shape[2] + width)
 
-        lengths = _lengths(prompts.mask)[:, None, None]
-        positions = lengths + (steps[None, None] if steps.ndim == 1 else steps)
-        positions = jnp.broadcast_to(positions, shape).reshape(-1)
-        hidden, _ = self._network(params)(rows.tokens.reshape(-1), positions, attention, memory)
-        before = jnp.pad(hidden.reshape(*shape, -1)[:, :, :-1], ((0, 0), (0, 0), (1, 0), (0, 0)))
+        def joined(prompts: Array, rows: Array) -> Array:
+            return jnp.concatenate([prompts, rows.reshape(groups, shape[1] * shape[2], *rows.shape[3:])], axis=1)
+
+        def parted(x: Array) -> tuple[Array, Array]:
+            x = x.reshape(groups, -1, *x.shape[1:])
+            return x[:, :width], x[:, width:].reshape(*shape, *x.shape[2:])
+
+        def attention(_: None, window: Any, query: Array, key: Array, value: Array):
+            parts = zip(*(parted(x) for x in (query, key, value)), strict=True)
+            (query, prompt), (queries, own) = (laid_out(*part) for part in parts)
+            read = attend_prompts(query, prompt, mask, window, in_prompts)
+            written = attend_rows(queries, own, rows.marks, prompt, mask, window, in_rows)
+            return joined(read, written).reshape(-1, self.config.heads, self.config.head_dim), None
+
+        after = lengths(mask)[:, None, None] + (steps[None, None] if steps.ndim == 1 else steps)
+        safe = joined(jnp.where(mask, tokens, 0), rows.tokens).reshape(-1)
+        positions = joined(places(mask), jnp.broadcast_to(after, shape)).reshape(-1)
+        hidden, _ = self._network(params)(safe, positions, attention, None)
+        read, written = parted(hidden)
+        before = jnp.pad(written[:, :, :-1], ((0, 0), (0, 0), (1, 0), (0, 0)))
         begins = jnp.broadcast_to(steps == 0, shape)[..., None]
-        return jnp.where(begins, last[:, None, None], before)
+        return jnp.where(begins, _last(read, mask)[:, None, None], before)
 
 
-def _lengths(mask: Bool[Array, "P L"]) -> Int[Array, " P"]:
-    return jnp.sum(mask, axis=1, dtype=jnp.int32)
-
-
-def _prompt_readable(mask: Bool[Array, "P L"], t: Int[Array, "P G"], window: Any) -> Bool[Array, "P G L"]:
-    """Returns which prompt tokens completion token number t of each member may read."""
-    behind = (_lengths(mask)[:, None] - jnp.cumsum(mask, axis=1))[:, None] + t[..., None] + 1
-    return near(jnp.broadcast_to(mask[:, None], behind.shape), behind, window)
-
-
-def _rows(
-    shape: tuple[int, ...], query: Float[Array, "N H D"], key: Float[Array, "N K D"], value: Float[Array, "N K D"]
-) -> tuple[Float[Array, "*rows K R D"], KeyValues]:
-    """Arranges a list of tokens as sequences ``shape = (..., T)``, queries grouped by the head they read."""
-    kv_heads, head_dim = key.shape[1:]
-    own = KeyValues(
-        keys=jnp.einsum("...tkd->...kdt", key.reshape(*shape, kv_heads, head_dim)),
-        values=jnp.einsum("...tkd->...ktd", value.reshape(*shape, kv_heads, head_dim)),
-    )
-    return query.reshape(*shape, kv_heads, -1, head_dim), own
-
-
-def _attend_members(
-    query: Float[Array, "P G 1 K R D"],
-    own: KeyValues,
-    own_mask: Bool[Array, "P G S"],
-    prompt: KeyValues,
-    prompt_mask: Bool[Array, "P G L"],
-) -> Float[Array, "N H D"]:
-    """Lets one token of every member read its group's prompt, which stays one operand, and its own tokens."""
-
-    def one(query: Array, own: KeyValues, own_mask: Bool[Array, " S"], prompt: KeyValues, mask: Bool[Array, " L"]):
-        return attend(query, (Source(prompt, mask[None]), Source(own, own_mask[None])))
-
-    members = jax.vmap(one, in_axes=(0, 0, 0, None, 0))
-    context = jax.vmap(members)(query, own, own_mask, prompt, prompt_mask)
-    return context.reshape(-1, query.shape[3] * query.shape[4], query.shape[5])
-
-
-def _attend_rows(
-    query: Float[Array, "P B S K R D"],
-    own: KeyValues,
-    marks: Marks,
-    prompt: KeyValues,
-    prompt_mask: Bool[Array, "P L"],
-    window: Any,
-    queries_per_chunk: int,
-) -> Float[Array, "N H D"]:
-    """Lets every token of every row read its group's prompt, one operand, and its own completion up to itself."""
-
-    def one(query: Array, own: KeyValues, marks: Marks, prompt: KeyValues, mask: Bool[Array, " L"]) -> Array:
-        def sources(some: Marks) -> tuple[Source, Source]:
-            read = _prompt_readable(mask[None], some.steps[None], window)[0]
-            return Source(prompt, read), Source(own, readable(some, marks, window))
-
-        return attend_in_chunks(query, marks, sources, queries_per_chunk)
-
-    each = 0 if marks.steps.ndim == 3 else None
-    rows = jax.vmap(one, in_axes=(0, 0, each, None, None))
-    context = jax.vmap(rows, in_axes=(0, 0, each, 0, 0))(query, own, marks, prompt, prompt_mask)
-    return context.reshape(-1, query.shape[3] * query.shape[4], query.shape[5])
+def _last(hidden: Float[Array, "P L width"], mask: Bool[Array, "P L"]) -> Float[Array, "P width"]:
+    """Returns the hidden state at each prompt's last token."""
+    last = jnp.max(jnp.where(mask, jnp.arange(mask.shape[1])[None], 0), axis=1)
+    # under vmap the groups stay apart, and no device asks another for its own
+    return jax.vmap(lambda hidden, last: hidden[last])(hidden, last)

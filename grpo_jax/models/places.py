@@ -15,11 +15,13 @@ class Places(NamedTuple):
         parts: how many parts groups are split into.
         apart: ``(f, weights, groups, dtype) -> f(weights, groups)``, so that devices need nothing of each other while
             they compute f of their groups, with the weights in that dtype. ``sharding.group_by_group`` builds it.
+        vocabulary_parts: how many parts the vocabulary is split into, where their number divides it.
     """
 
     pin: Callable[[Array], Array] = lambda x: x
     parts: int = 1
     apart: Callable[[Callable, Any, Any, Any], Any] = lambda f, weights, groups, dtype: f(weights, groups)
+    vocabulary_parts: int = 1
 
 
 ONE_DEVICE = Places()

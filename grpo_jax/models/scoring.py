@@ -1,4 +1,4 @@
-"""Log-probabilities, entropy and exact KL of next-token distributions, a few positions at a time."""
+"""Log-probabilities, entropy and exact KL of next-token distributions, of all positions or a few at a time."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,28 +27,49 @@ def full_kl_of(logits: Float[Array, " V"], ref_logits: Float[Array, " V"]) -> Fl
     return jnp.sum(jnp.exp(log_probs) * (log_probs - jax.nn.log_softmax(ref_logits)))
 
 
-def score_positions(
-    logits: Callable,
-    ref_logits: Callable | None,
-    tokens: Int[Array, "P G T"],
-    mask: Bool[Array, "P G T"],
-    features: Any,
-    *,
-    entropy: bool,
-    positions_per_chunk: int,
-) -> Scores:
-    """Scores every completion token from features of its position, so that ``[P, G, T, V]`` never exists.
+def read_logits(
+    logits: Callable, ref_logits: Callable | None, *, entropy: bool
+) -> Callable[[Any, Int[Array, "P G c"]], Scores]:
+    """Builds the function that scores positions from their logits.
 
     Args:
         logits: ``features of c positions -> [P, G, c, V]``, float32, already divided by the temperature.
         ref_logits: the same of the reference, from the same features; None: no KL is computed.
+        entropy: whether to compute entropies.
+
+    Returns:
+        ``(features, tokens [P, G, c]) -> Scores`` with leaves ``[P, G, c]``.
+    """
+
+    def read(features: Any, tokens: Int[Array, "P G c"]) -> Scores:
+        ours = logits(features)
+        return Scores(
+            log_probs=_everywhere(log_prob_of)(ours, tokens),
+            entropy=_everywhere(entropy_of)(ours) if entropy else None,
+            full_kl=None if ref_logits is None else _everywhere(full_kl_of)(ours, ref_logits(features)),
+        )
+
+    return read
+
+
+def score_positions(
+    read: Callable[[Any, Int[Array, "P G c"]], Scores],
+    tokens: Int[Array, "P G T"],
+    mask: Bool[Array, "P G T"],
+    features: Any,
+    *,
+    positions_per_chunk: int,
+) -> Scores:
+    """Scores every completion token from features of its position, so that ``[P, G, T, V]`` need not exist.
+
+    Args:
+        read: scores c positions, see ``read_logits``.
         tokens: the tokens that were chosen ``[P, G, T]``; not read where masked.
         mask: True where a token is scored ``[P, G, T]``.
-        features: pytree of ``[P, G, T, ...]``, what the logits of each position are computed from; not read where
-            masked, so that even a NaN there reaches neither value nor gradient.
-        entropy: whether to compute entropies.
-        positions_per_chunk: how many positions to hold logits for at once, c. Several chunks are recomputed in the
-            backward pass, a single one is kept.
+        features: pytree of ``[P, G, T, ...]``, what is read of each position; not read where masked, so that even a NaN
+            there reaches neither value nor gradient.
+        positions_per_chunk: how many positions to read at once, c. Several chunks are recomputed in the backward pass,
+            a single one is kept.
 
     Returns:
         Scores with ``[P, G, T]`` float32 leaves, exactly 0 where masked, in value and gradient.
@@ -57,15 +78,8 @@ def score_positions(
     def score_chunk(chunk: tuple) -> Scores:
         features, tokens, mask = chunk
         features = jax.tree.map(lambda x: jnp.where(jnp.expand_dims(mask, range(3, x.ndim)), x, 0), features)
-        ours = logits(features)
-        theirs = None if ref_logits is None else ref_logits(features)
-        safe = jnp.where(mask, tokens, 0)
-        keep = lambda values: jnp.where(mask, values, 0)  # noqa: E731
-        return Scores(
-            log_probs=keep(_everywhere(log_prob_of)(ours, safe)),
-            entropy=keep(_everywhere(entropy_of)(ours)) if entropy else None,
-            full_kl=None if theirs is None else keep(_everywhere(full_kl_of)(ours, theirs)),
-        )
+        scores = read(features, jnp.where(mask, tokens, 0))
+        return jax.tree.map(lambda values: jnp.where(mask, values, 0), scores)
 
     return _in_chunks(score_chunk, (features, tokens, mask), tokens.shape[2], positions_per_chunk)
 

@@ -97,13 +97,14 @@ class Block(nnx.Module):
 
     def __call__(
         self, x: Float[Array, "N width"], layer: Layer, attention: Callable
-    ) -> tuple[Float[Array, "N width"], KeyValues]:
+    ) -> tuple[Float[Array, "N width"], KeyValues | None]:
         """Runs one layer.
 
         Args:
             x: the residual stream of N tokens.
             layer: the layer's rotary angles and window.
-            attention: ``(window, query [N H D], key [N K D], value [N K D]) -> (context [N H D], KeyValues)``.
+            attention: ``(window, query [N H D], key [N K D], value [N K D]) -> (context [N H D], KeyValues)``, or None
+                in their place where nobody reads them again.
 
         Returns:
             The residual stream, and the keys and values that ``attention`` returned.
@@ -117,7 +118,7 @@ class Block(nnx.Module):
 
     def _attended(
         self, x: Float[Array, "N width"], layer: Layer, attention: Callable
-    ) -> tuple[Float[Array, "N width"], KeyValues]:
+    ) -> tuple[Float[Array, "N width"], KeyValues | None]:
         config = self.config
         query, key, value = (self._heads(x, weight) for weight in (self.query, self.key, self.value))
         if config.input_bias:

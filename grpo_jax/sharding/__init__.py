@@ -1,6 +1,6 @@
 """The mesh of devices and the one table that places arrays on it."""
 
-from grpo_jax.sharding.groups import group_by_group, pin_groups
+from grpo_jax.sharding.groups import group_by_group, pin_groups, vocabulary_parts
 from grpo_jax.sharding.mesh import AXES, group_multiple, make_mesh, mesh_size, other_layout
 from grpo_jax.sharding.rules import (
     ON_THE_WAY,
@@ -27,4 +27,5 @@ __all__ = [
     "pin_groups",
     "shardings",
     "state_shardings",
+    "vocabulary_parts",
 ]

@@ -40,9 +40,9 @@ def pin_groups(mesh: Mesh) -> Callable[[Array], Array]:
 def group_by_group(mesh: Mesh) -> Callable[[Callable, Any, Any, Any], Any]:
     """Builds the function that lets every device compute what its own groups need by itself.
 
-    Scoring takes the head to a few positions at a time. Left alone, the compiler gathers the head again for every few,
-    and for its gradient gathers the logits of all devices, or adds up a gradient of the head's size each time. So that
-    the head is gathered once and its gradients are added up once, devices work apart in between.
+    Scoring holds the logits of a few columns or positions at a time. Left alone, the compiler gathers the head again
+    for every few, and for its gradient gathers the logits of all devices, or adds up gradients of the head each time.
+    So that the head is gathered once and its gradients are added up once, devices work apart in between.
 
     Args:
         mesh: the mesh.
@@ -67,6 +67,13 @@ def group_by_group(mesh: Mesh) -> Callable[[Callable, Any, Any, Any], Any]:
         return alone(jax.tree.map(partial(_copies, mesh, axes, dtype), weights), groups)
 
     return apply
+
+
+def vocabulary_parts(mesh: Mesh) -> int:
+    """Returns how many parts the table splits a vocabulary into whose size is a multiple of their number."""
+    axis = RULES["vocabulary"]
+    assert isinstance(axis, str)
+    return mesh.shape[axis]
 
 
 def _split(mesh: Mesh) -> tuple[tuple[str, ...], int]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_jax.models.scoring import entropy_of, full_kl_of, log_prob_of, score_positions
+from grpo_jax.models.scoring import entropy_of, full_kl_of, log_prob_of, read_logits, score_positions
 
 THETA, REFERENCE = jnp.array([0.2, -0.3, 0.5]), jnp.log(jnp.array([0.5, 0.3, 0.2]))
 LOGITS = st.lists(st.floats(-30, 30, width=32), min_size=4, max_size=4)
@@ -47,9 +47,8 @@ def test_nothing_leaks_from_masked_positions_whatever_the_chunks(positions_per_c
 
     def total(features, tokens):
         identity, shifted = (lambda x: x), (lambda x: x[..., ::-1])
-        scores = score_positions(
-            identity, shifted, tokens, mask, features, entropy=True, positions_per_chunk=positions_per_chunk
-        )
+        read = read_logits(identity, shifted, entropy=True)
+        scores = score_positions(read, tokens, mask, features, positions_per_chunk=positions_per_chunk)
         return sum(jnp.sum(leaf) for leaf in scores), scores
 
     run = jax.jit(jax.value_and_grad(total, has_aux=True))
@@ -66,6 +65,7 @@ def test_nothing_leaks_from_masked_positions_whatever_the_chunks(positions_per_c
 
 def test_what_is_not_asked_for_is_not_computed():
     features, tokens = jnp.zeros((1, 1, 2, 4)), jnp.zeros((1, 1, 2), jnp.int32)
-    scores = score_positions(lambda x: x, None, tokens, tokens == 0, features, entropy=False, positions_per_chunk=2)
+    read = read_logits(lambda x: x, None, entropy=False)
+    scores = score_positions(read, tokens, tokens == 0, features, positions_per_chunk=2)
     assert scores.entropy is None
     assert scores.full_kl is None

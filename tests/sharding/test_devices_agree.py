@@ -10,8 +10,9 @@ import pytest
 from grpo_jax import advantages, kl
 from grpo_jax.kl import controllers
 from grpo_jax.losses import objective, reductions, surrogates
-from grpo_jax.models import DecoderConfig, Places, decoder
-from grpo_jax.sharding import batch_sharding, group_by_group, group_multiple, make_mesh, pin_groups, state_shardings
+from grpo_jax.models import DecoderConfig, decoder, vocabulary
+from grpo_jax.placement import places_on
+from grpo_jax.sharding import batch_sharding, group_multiple, make_mesh, state_shardings
 from grpo_jax.types import Batch, Prompts, Rollout
 from grpo_jax.updates import adam, copied_every, learner, pad_groups
 from tests.updates.builders import compiled
@@ -83,6 +84,14 @@ def assert_near(found, wanted):
     jax.tree.map(check, found, wanted)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def few_columns():
+    """The vocabulary of twelve is read a few columns at a time, as a large one is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vocabulary, "LEAST", 2)
+        yield
+
+
 @pytest.fixture(scope="module")
 def on_one_device():
     state, metrics = compiled(LEARNER.update)(make_state(), *inputs())
@@ -106,7 +115,7 @@ def test_eight_devices_give_the_loss_gradient_and_parameters_of_one(spec, on_one
     placement = state_shardings(mesh, POLICY.logical_axes(), jax.eval_shape(make_state))
     state = jax.device_put(make_state(), placement)
     batches = batch_sharding(mesh)
-    pinned = learner_of(decoder(SHAPE, Places(pin_groups(mesh), group_multiple(mesh), group_by_group(mesh))))
+    pinned = learner_of(decoder(SHAPE, places_on(mesh)))
     update = compiled(
         pinned.update, in_shardings=(placement, batches, batches), out_shardings=(placement, None), donate_argnums=0
     )
