@@ -6,6 +6,12 @@ import sys
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8
 
 
+def give_back_freed_memory() -> None:
+    """Gives the system what has been freed so far, where glibc kept it: what reading weights took, say."""
+    if (library := _glibc()) is not None:
+        library.malloc_trim(0)
+
+
 def keep_freed_memory() -> bool:
     """Tells glibc to keep what a training step frees, instead of giving it back and asking again at every step.
 
@@ -16,11 +22,19 @@ def keep_freed_memory() -> bool:
     Returns:
         Whether the setting was taken; False where the C library is not glibc.
     """
-    if not sys.platform.startswith("linux"):
-        return False
-    try:
-        mallopt = ctypes.CDLL("libc.so.6").mallopt
-    except (OSError, AttributeError):
+    library = _glibc()
+    if library is None:
         return False
     settings = {_ARENA_MAX: 1, _MMAP_THRESHOLD: 1 << 30, _TRIM_THRESHOLD: 2**31 - 1, _TOP_PAD: 64 << 20}
-    return all(mallopt(name, value) == 1 for name, value in settings.items())
+    return all(library.mallopt(name, value) == 1 for name, value in settings.items())
+
+
+def _glibc() -> ctypes.CDLL | None:
+    """Returns the C library; None where it is not glibc."""
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        library = ctypes.CDLL("libc.so.6")
+        return library if library.mallopt and library.malloc_trim else None
+    except (OSError, AttributeError):
+        return None

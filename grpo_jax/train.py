@@ -18,6 +18,7 @@ from grpo_jax.experience import Experience
 from grpo_jax.interruption import Interrupted, agreed, interruption
 from grpo_jax.lag import experiences, steps_of
 from grpo_jax.losses import Objective
+from grpo_jax.memory import give_back_freed_memory
 from grpo_jax.metrics import (
     Progress,
     Row,
@@ -174,7 +175,8 @@ def _loop(
 ) -> TrainState:
     config, program = run.config, run.program
     beat = heartbeat(run.files.heartbeats)
-    _end_if_asked(run, steps_of(config, state))
+    first = steps_of(config, state)
+    _end_if_asked(run, first)
     with experiences(config, program, state, ahead) as source:
         while (done := steps_of(config, state)) < config.steps:
             began, step, position = time.monotonic(), done + 1, int(state.position)
@@ -182,6 +184,8 @@ def _loop(
             found = source.next(state)
             placed = program.place((found.rollout, found.batch))
             row = _examined(run, state, placed, step)
+            if done == first:
+                give_back_freed_memory()  # an update takes most; it need not come on top of what compiling left
             state, metrics = program.update(state, *placed)
             state = _at_position(state, program, position + found.consumed)
             row |= _numbers(jax.device_get(metrics)) | {"rounds": float(found.rounds)} | found.measures

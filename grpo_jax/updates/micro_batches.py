@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from grpo_jax.statistics import Mean, Statistic
 from grpo_jax.types import Params
@@ -102,32 +103,43 @@ def accumulate_gradient(
     Returns:
         The gradient of the mean (0 where nothing was counted), the mean undivided, and the merged statistics.
     """
+    if count == 1:
+        return _whole_gradient(terms, params, inputs)
 
     def total(params, part):
         mean, statistics = terms(params, part)
         return mean.total, (mean, statistics)
 
-    def part_gradient(part):
-        gradient, found = jax.grad(total, has_aux=True)(params, part)
-        return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), gradient), found
-
     def add(gradient, part):
-        more, found = part_gradient(part)
+        more, found = jax.grad(total, has_aux=True)(params, part)
+        more = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), more)
         # Added up among devices part by part: left to itself, the compiler would carry each device's own sum through
         # all parts and add up at the end, for which every device would need room for the whole gradient.
         more = jax.lax.optimization_barrier(more)
         return jax.tree.map(jnp.add, gradient, more), found
 
-    if count == 1:
-        gradient, found = part_gradient(inputs)
-    else:
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), params)
-        gradient, stacked = jax.lax.scan(add, zeros, split_groups(inputs, count))
-        found = merge_stacked(stacked)
-    mean, statistics = found
-    safe = jnp.where(mean.count > 0, mean.count, 1)
-    gradient = jax.tree.map(lambda leaf, param: (leaf / safe).astype(param.dtype), gradient, params)
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), params)
+    gradient, stacked = jax.lax.scan(add, zeros, split_groups(inputs, count))
+    mean, statistics = merge_stacked(stacked)
+    divisor = _divisor(mean)
+    gradient = jax.tree.map(lambda leaf, param: (leaf / divisor).astype(param.dtype), gradient, params)
     return gradient, mean, statistics
+
+
+def _whole_gradient(terms: Callable, params: Params, inputs: Any) -> tuple[Params, Mean, dict[str, Statistic]]:
+    """Differentiates the mean of a batch in one part: divided before, it is not divided, and kept twice, after."""
+
+    def divided(params):
+        mean, statistics = terms(params, inputs)
+        return mean.total / jax.lax.stop_gradient(_divisor(mean)), (mean, statistics)
+
+    gradient, found = jax.grad(divided, has_aux=True)(params)
+    return gradient, *found
+
+
+def _divisor(mean: Mean) -> Float[Array, ""]:
+    """Returns what a total is divided by, which is 1 where nothing was counted."""
+    return jnp.where(mean.count > 0, mean.count, 1)
 
 
 def merge_stacked(stacked: Tree) -> Tree:
