@@ -3,6 +3,12 @@
 import ctypes
 import sys
 
+import jax
+
+from grpo_jax.types import Params
+
+_LARGE = 1 << 28
+"""Bytes of parameters from which a step takes many times as long as to fault in what sampling took."""
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8
 
 
@@ -10,6 +16,20 @@ def give_back_freed_memory() -> None:
     """Gives the system what has been freed so far, where glibc kept it: what reading weights took, say."""
     if (library := _glibc()) is not None:
         library.malloc_trim(0)
+
+
+def make_room(params: Params, *, first: bool) -> None:
+    """Gives back what is free before an update, which takes most of all steps.
+
+    Before the first one that is what reading weights and compiling left. Later it is what sampling will take again: to
+    fault that in is next to nothing beside a large model's step, and felt beside a small one's, which keeps it.
+
+    Args:
+        params: the policy's parameters, which say how large it is.
+        first: whether it is the first update.
+    """
+    if first or sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params)) >= _LARGE:
+        give_back_freed_memory()
 
 
 def keep_freed_memory() -> bool:

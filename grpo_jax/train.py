@@ -18,7 +18,7 @@ from grpo_jax.experience import Experience
 from grpo_jax.interruption import Interrupted, agreed, interruption
 from grpo_jax.lag import experiences, steps_of
 from grpo_jax.losses import Objective
-from grpo_jax.memory import give_back_freed_memory
+from grpo_jax.memory import make_room
 from grpo_jax.metrics import (
     Progress,
     Row,
@@ -184,8 +184,7 @@ def _loop(
             found = source.next(state)
             placed = program.place((found.rollout, found.batch))
             row = _examined(run, state, placed, step)
-            if done == first:
-                give_back_freed_memory()  # an update takes most; it need not come on top of what compiling left
+            make_room(state.params, first=done == first)
             state, metrics = program.update(state, *placed)
             state = _at_position(state, program, position + found.consumed)
             row |= _numbers(jax.device_get(metrics)) | {"rounds": float(found.rounds)} | found.measures

@@ -3,7 +3,10 @@
 import subprocess
 import sys
 
+import jax
 import pytest
+
+from grpo_jax import memory
 
 FAULTS = """
 import resource, sys
@@ -56,3 +59,13 @@ def test_what_is_kept_can_be_given_back():
     full, freed, given_back = (int(word) for word in done.stdout.split()[:3])
     assert freed > full - 100
     assert given_back < full - 400
+
+
+@pytest.mark.parametrize(("floats", "first", "expected"), [(10, True, 1), (10, False, 0), (2**26, False, 1)])
+def test_room_is_made_before_the_first_update_and_before_every_one_of_a_large_model(
+    floats, first, expected, monkeypatch
+):
+    calls = []
+    monkeypatch.setattr(memory, "give_back_freed_memory", lambda: calls.append(None))
+    memory.make_room({"w": jax.ShapeDtypeStruct((floats,), "float32")}, first=first)
+    assert len(calls) == expected

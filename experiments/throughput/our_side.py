@@ -14,7 +14,7 @@ import optax
 from experiments.throughput.floor import multiplied_per_second, step_operations, training_operations
 from grpo_jax.config import Config, from_dict
 from grpo_jax.experience import Collector
-from grpo_jax.memory import give_back_freed_memory, keep_freed_memory
+from grpo_jax.memory import keep_freed_memory, make_room
 from grpo_jax.models import decoder, pretrained
 from grpo_jax.program import Program, compile_program
 from grpo_jax.rollouts import sampler
@@ -66,8 +66,7 @@ def step(work: dict) -> dict[str, Any]:
             state.params, number * config.rollout.prompts, key=jax.random.fold_in(state.key, number)
         )
         sampled = time.perf_counter()
-        if number == 0:
-            give_back_freed_memory()  # as the training loop does
+        make_room(state.params, first=number == 0)  # as the training loop does
         state, metrics = program.update(state, program.place(found.rollout), program.place(found.batch))
         jax.block_until_ready((state, jax.device_get(metrics)))
         rows.append((time.perf_counter() - began, sampled - began, time.process_time() - worked))
