@@ -31,10 +31,10 @@ from grpo_jax.types import Params, Prompts, Rollout, Scores
 def decoder(config: DecoderConfig, places: Places = ONE_DEVICE) -> Policy:
     """Builds the policy of a small decoder: RMSNorm, rotary grouped-query attention, SwiGLU.
 
-    The prompt of a group runs once; its G completions attend to the prompt's keys and to their own. Scoring is the
-    prompt's pass and one causal pass over the completions, decoding the same with one token and a cache, so their
-    log-probabilities agree to rounding. The first completion token is predicted at the prompt's last token. Positions
-    count tokens, not columns, so padding on either side changes nothing.
+    The prompt of a group runs once; its G completions attend to the prompt's keys and to their own. Scoring is one pass
+    over both, decoding the same with one token and a cache, so their log-probabilities agree to rounding. The first
+    completion token is predicted at the prompt's last token. Positions count tokens, not columns, so padding on either
+    side changes nothing.
 
     Args:
         config: shape and numerics.
