@@ -13,7 +13,7 @@ import pytest
 from grpo_jax.config import RewardConfig, WarmStartConfig, to_dict
 from grpo_jax.metrics import read_rows
 from grpo_jax.program import compile_program
-from tests.hosts.processes import begun
+from tests.hosts.processes import begun, compiled_once
 from tests.killing import assert_same, ended, killed, left, moments, seconds_of
 from tests.runs import TINY
 
@@ -33,11 +33,7 @@ def begin(tmp_path_factory):
     """What begins or resumes the run in a folder; programs are compiled once for all of them."""
     root = tmp_path_factory.mktemp("programs")
     (root / "config.json").write_text(json.dumps(to_dict(CONFIG)))
-    cache = {
-        "JAX_COMPILATION_CACHE_DIR": str(root / "cache"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
+    cache = compiled_once(root / "cache")
 
     def begin(folder, resume):
         start = ["--resume"] if resume else ["--config", str(root / "config.json")]

@@ -20,7 +20,7 @@ from grpo_jax.models.sequences import (
     attend_rows,
     laid_out,
     lengths,
-    places,
+    positions_in,
     prompt_readable,
 )
 from grpo_jax.models.transformer import Network
@@ -171,8 +171,8 @@ class _Decoder(NamedTuple):
             read = attend_prompts(query, own, mask, window, self._queries_per_chunk(mask.shape[0], 1, mask.shape[1]))
             return read.reshape(-1, self.config.heads, self.config.head_dim), own
 
-        safe = jnp.where(mask, tokens, 0)
-        hidden, memory = self._network(params)(safe.reshape(-1), places(mask).reshape(-1), attention, None)
+        safe, positions = jnp.where(mask, tokens, 0).reshape(-1), positions_in(mask).reshape(-1)
+        hidden, memory = self._network(params)(safe, positions, attention, None)
         return _last(hidden.reshape(*mask.shape, -1), mask), memory
 
     def _predictors(self, params: Params, prompts: Prompts, rows: Rows) -> Float[Array, "P B S width"]:
@@ -202,7 +202,7 @@ class _Decoder(NamedTuple):
 
         after = lengths(mask)[:, None, None] + (steps[None, None] if steps.ndim == 1 else steps)
         safe = joined(jnp.where(mask, tokens, 0), rows.tokens).reshape(-1)
-        positions = joined(places(mask), jnp.broadcast_to(after, shape)).reshape(-1)
+        positions = joined(positions_in(mask), jnp.broadcast_to(after, shape)).reshape(-1)
         hidden, _ = self._network(params)(safe, positions, attention, None)
         read, written = parted(hidden)
         before = jnp.pad(written[:, :, :-1], ((0, 0), (0, 0), (1, 0), (0, 0)))

@@ -15,7 +15,7 @@ def lengths(mask: Bool[Array, "P L"]) -> Int[Array, " P"]:
     return jnp.sum(mask, axis=1, dtype=jnp.int32)
 
 
-def places(mask: Bool[Array, "P L"]) -> Int[Array, "P L"]:
+def positions_in(mask: Bool[Array, "P L"]) -> Int[Array, "P L"]:
     """Returns each token's place in its prompt, from 0; that of the token before where there is none."""
     return jnp.cumsum(mask, axis=1) - 1
 
@@ -38,7 +38,7 @@ def attend_prompts(
     query: Float[Array, "P L K R D"], own: KeyValues, mask: Bool[Array, "P L"], window: Any, queries_per_chunk: int
 ) -> Float[Array, "P L K R D"]:
     """Lets every prompt token read its own prompt up to itself."""
-    marks = Marks(mask.astype(jnp.int32), places(mask))
+    marks = Marks(mask.astype(jnp.int32), positions_in(mask))
 
     def one(query: Array, own: KeyValues, marks: Marks) -> Array:
         sources = lambda some: (Source(own, readable(some, marks, window)),)  # noqa: E731

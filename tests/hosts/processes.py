@@ -17,6 +17,15 @@ def environment(devices, **more):
     return {**os.environ, **own, "PYTHONPATH": str(ROOT), **more}
 
 
+def compiled_once(folder):
+    """The variables with which processes share what they compile."""
+    return {
+        "JAX_COMPILATION_CACHE_DIR": str(folder),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+
+
 def free_port():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return listener.getsockname()[1]

@@ -14,7 +14,7 @@ from grpo_jax import checkpoints
 from grpo_jax.config import RewardConfig, RolloutConfig, UpdateConfig, to_dict
 from grpo_jax.metrics import read_rows
 from grpo_jax.program import compile_program
-from tests.hosts.processes import begun, ended, free_port, pair
+from tests.hosts.processes import begun, compiled_once, ended, free_port, pair
 from tests.runs import TINY, rows_of
 
 pytestmark = pytest.mark.slow
@@ -48,11 +48,7 @@ def records(folder, hosts):
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
     """Environment under which programs are compiled once for all runs of as many processes."""
-    return {
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("cache")),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
+    return compiled_once(tmp_path_factory.mktemp("cache"))
 
 
 def both(folder, cache, *more, **environment):
