@@ -116,3 +116,15 @@ def test_rotated_products_depend_on_the_distance_of_positions_only():
 def test_position_zero_is_not_rotated():
     x = jax.random.normal(jax.random.key(1), (1, 2, D))
     np.testing.assert_array_equal(rotate(x, rotation(jnp.array([0]), D, 100.0)), x)
+
+
+def test_angles_are_computed_once_for_all_layers():
+    def layers(x, positions, weights):
+        angles = rotation(positions, D, 100.0)
+        for weight in weights:
+            x = jnp.tanh(rotate(x, angles) @ weight)
+        return x
+
+    shapes = (jnp.ones((5, 2, D)), jnp.arange(5), jnp.ones((3, D, D)))
+    compiled = jax.jit(layers).lower(*shapes).compile().as_text()
+    assert compiled.count(" cosine(") == compiled.count(" sine(") == 1
