@@ -11,8 +11,8 @@ from experiments.beta_control.rules import TARGET
 from experiments.beta_control.tables import steered, times_of
 from experiments.beta_control.trials import IDLE, WRITTEN
 from experiments.small_scale.campaign import Rows
+from experiments.small_scale.pictures import with_band
 from experiments.small_scale.records import curve
-from experiments.small_scale.seeds import mean_interval
 from experiments.small_scale.setting import Setting
 
 PANELS = {
@@ -64,7 +64,7 @@ def draw(rows: Rows) -> Figure:
         for number, name in enumerate(names):
             row, style = rows[name,], {"color": f"C{number}", "label": name}
             kl, updates = steered(row)
-            _line(top, updates, kl, style)
+            with_band(top, updates, kl, linewidth=1.2, **style)
             beta = curve(row, "beta")[:, 1:]
             updates = Setting(*row["setting"]).every * (1 + np.arange(beta.shape[1]))
             bottom.plot(updates, np.median(beta, axis=0), linewidth=1.2, **style)
@@ -127,10 +127,3 @@ def _frame(top: Any, bottom: Any, title: str, across: str) -> None:
     top.legend(fontsize="x-small", loc="upper right")
     for axes in (top, bottom):
         axes.grid(alpha=0.3)
-
-
-def _line(axes: Any, updates: np.ndarray, values: np.ndarray, style: dict[str, str]) -> None:
-    found = [mean_interval(column) for column in values.T]
-    axes.plot(updates, [each.mean for each in found], linewidth=1.2, **style)
-    low, high = [each.low for each in found], [each.high for each in found]
-    axes.fill_between(updates, low, high, alpha=0.12, color=style["color"], linewidth=0)

@@ -2,36 +2,25 @@
 
 from typing import Any
 
-import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.small_scale.campaign import Rows
-from experiments.small_scale.records import curve, last
+from experiments.small_scale.pictures import over_updates, sheet
+from experiments.small_scale.records import last
 from experiments.small_scale.seeds import mean_interval
-from experiments.small_scale.setting import Setting
 
 CURVES = {"accuracy_sums": "A, two-digit sums", "accuracy_operators": "B, two-digit differences"}
 
 
 def draw(rows: Rows) -> Figure:
     """Draws accuracy on both tasks over the updates and against each other at the end, with 95 % intervals."""
-    first = next(iter(rows.values()))
-    every = Setting(*first["setting"]).every
-    figure = Figure(figsize=(15, 5.8), layout="constrained")
-    figure.suptitle(
-        f"Learning B after A, the reference being the policy that knows A\n"
-        f"mean and 95 % interval over {first['seeds']} seeds"
-    )
+    figure = sheet(rows, "Learning B after A, the reference being the policy that knows A", (15, 5.8))
     panels = figure.subplots(1, 3)
     for name, row in rows.items():
         style = _style(name)
         for axes, (measure, title) in zip(panels[:2], CURVES.items(), strict=True):
-            found = [mean_interval(column) for column in curve(row, measure).T]
-            updates = np.arange(len(found)) * every
-            axes.plot(updates, [each.mean for each in found], linewidth=1.3, **style)
-            low, high = [each.low for each in found], [each.high for each in found]
-            if row["share"] == 0 and row["beta"] in (0.0, 1.0):  # all of them would hide each other
-                axes.fill_between(updates, low, high, alpha=0.12, color=style["color"], linewidth=0)
+            shown = row["share"] == 0 and row["beta"] in (0.0, 1.0)  # all bands would hide each other
+            over_updates(axes, row, measure, band=0.12 * shown, linewidth=1.3, **style)
             axes.set(title=title, xlabel="update of B", ylabel="held-out accuracy")
         b, a = (mean_interval(last(row, measure)) for measure in ("accuracy_operators", "accuracy_sums"))
         panels[2].errorbar(

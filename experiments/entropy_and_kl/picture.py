@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 
 from experiments.entropy_and_kl.cases import BETAS, BONUSES
 from experiments.small_scale.campaign import Rows
+from experiments.small_scale.pictures import sheet, with_bars
 from experiments.small_scale.records import curve, last
 from experiments.small_scale.seeds import mean_interval
 
@@ -22,20 +23,15 @@ SHOWN = {
 def draw(rows: Rows, exact: list[dict[str, Any]]) -> Figure:
     """Draws five measures of the decoder with 95 % intervals, and the exact KL beside that of the optimum."""
     first = next(iter(rows.values()))
-    figure = Figure(figsize=(14, 8), layout="constrained")
-    figure.suptitle(
-        "An entropy bonus beside a KL term: the end of training\n"
-        f"mean and 95 % interval over {first['seeds']} seeds, cut below a tenth of the mean"
-    )
+    title = "An entropy bonus beside a KL term: the end of training"
+    figure = sheet(rows, title, (14, 8), ", cut below a tenth of the mean")
     panels = list(figure.subplots(2, 3).flat)
     for axes, (measure, words) in zip(panels, SHOWN.items(), strict=False):
         for number, beta in enumerate(BETAS):
             found = [mean_interval(last(rows[bonus, beta], measure)) for bonus in BONUSES]
             # A mean of KLs is not negative, though Student's interval may be.
-            bars = np.array([[min(each.mean - each.low, 0.9 * each.mean), each.high - each.mean] for each in found]).T
-            places = np.arange(len(BONUSES)) + 0.06 * (number - 1)
-            means = [each.mean for each in found]
-            axes.errorbar(places, means, bars, marker="o", markersize=4, capsize=2, label=f"beta {beta:g}")
+            cut = [each._replace(low=max(each.low, 0.1 * each.mean)) for each in found]
+            with_bars(axes, np.arange(len(BONUSES)) + 0.06 * (number - 1), cut, label=f"beta {beta:g}")
         before = curve(first, measure)[:, 0]
         if np.mean(before) > 0:
             axes.axhline(float(np.mean(before)), color="0.5", linestyle=":", label="before training")
@@ -53,10 +49,10 @@ def draw(rows: Rows, exact: list[dict[str, Any]]) -> Figure:
 def _draw_exact(axes: Any, rows: list[dict[str, Any]]) -> None:
     bonuses = sorted({row["bonus"] for row in rows})
     seeds = sorted({row["seed"] for row in rows})
-    for measure, words, style in (("kl", "library's bonus", "o-"), ("best_kl", "entropy of completions", "s--")):
+    trained = ("kl", "library's bonus", {})
+    for measure, words, style in (trained, ("best_kl", "entropy of completions", {"marker": "s", "linestyle": "--"})):
         found = [mean_interval(np.array([r[measure] for r in rows if r["bonus"] == bonus])) for bonus in bonuses]
-        bars = np.array([[each.mean - each.low, each.high - each.mean] for each in found]).T
-        axes.errorbar(range(len(bonuses)), [each.mean for each in found], bars, fmt=style, capsize=2, label=words)
+        with_bars(axes, range(len(bonuses)), found, **style, markersize=6, label=words)
     axes.set_title(f"without sampling: KL(pi||p), beta {rows[0]['beta']:g}, {len(seeds)} problems", fontsize=10)
     axes.set_xticks(range(len(bonuses)), [f"{bonus:g}" for bonus in bonuses])
     axes.set_xlabel("entropy bonus (reward per nat)")

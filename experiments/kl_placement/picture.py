@@ -5,6 +5,7 @@ from matplotlib.figure import Figure
 
 from experiments.kl_placement.grid import BETAS, NONE, TERMS
 from experiments.small_scale.campaign import Rows
+from experiments.small_scale.pictures import with_bars
 from experiments.small_scale.verdict import MEASURES, ends
 
 LOGARITHMIC = ("reverse_kl", "forward_kl", "gradient_norm")
@@ -30,10 +31,8 @@ def draw(rows: Rows) -> Figure:
             betas = [beta for beta in (0.0, *BETAS) if (name, beta) in rows]
             found = [of[measure](rows[name, beta]) for beta in betas]
             places = np.array([(0.0, *BETAS).index(beta) for beta in betas]) + 0.06 * (number - len(TERMS) / 2)
-            means = np.array([each.mean for each in found])
-            bars = [[each.mean - each.low for each in found], [each.high - each.mean for each in found]]
-            style = {"marker": "s" if name == NONE else "o", "markersize": 4, "capsize": 2, "linewidth": 1.2}
-            axes.errorbar(places, means, bars, label=name, color="black" if name == NONE else f"C{number}", **style)
+            style = {"color": "black", "marker": "s"} if name == NONE else {"color": f"C{number}"}
+            with_bars(axes, places, found, label=name, linewidth=1.2, **style)
         axes.set_title(words, fontsize="medium")
         axes.set_xticks(range(1 + len(BETAS)), ["0", *(f"{beta:g}" for beta in BETAS)])
         axes.set_xlabel("beta (reward per nat of a completion)")

@@ -5,6 +5,7 @@ from matplotlib.figure import Figure
 
 from experiments.many_rewards.cases import BETAS, EACH, SUM, WHOLE
 from experiments.small_scale.campaign import Rows
+from experiments.small_scale.pictures import sheet, with_bars
 from experiments.small_scale.records import curve, last
 from experiments.small_scale.seeds import mean_interval
 
@@ -19,19 +20,13 @@ SHOWN = {
 def draw(rows: Rows) -> Figure:
     """Draws the four measures against beta with 95 % intervals, and what right answers cost in KL and in brevity."""
     first = next(iter(rows.values()))
-    figure = Figure(figsize=(14, 8), layout="constrained")
-    figure.suptitle(
-        "Three rewards of equal weight with one KL term: the end of training\n"
-        f"mean and 95 % interval over {first['seeds']} seeds; dotted in grey: before training"
-    )
+    title = "Three rewards of equal weight with one KL term: the end of training"
+    figure = sheet(rows, title, (14, 8), "; dotted in grey: before training")
     panels = list(figure.subplots(2, 3).flat)
     for axes, (measure, words) in zip(panels, SHOWN.items(), strict=False):
         for number, way in enumerate((SUM, WHOLE, EACH)):
             found = [mean_interval(last(rows[way, beta], measure)) for beta in BETAS]
-            bars = np.array([[each.mean - each.low, each.high - each.mean] for each in found]).T
-            places = np.arange(len(BETAS)) + 0.06 * (number - 1)
-            means = [each.mean for each in found]
-            axes.errorbar(places, means, bars, marker="o", markersize=4, capsize=2, color=f"C{number}")
+            with_bars(axes, np.arange(len(BETAS)) + 0.06 * (number - 1), found, color=f"C{number}")
         axes.axhline(float(np.mean(curve(first, measure)[:, 0])), color="0.5", linestyle=":")
         axes.set_title(words)
         axes.set_xticks(range(len(BETAS)), [f"{beta:g}" for beta in BETAS])

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from experiments.policy_lag.cases import BETA, CONFIGURATIONS, LAGS, cases
 from experiments.small_scale.campaign import Rows, campaign
+from experiments.small_scale.pictures import sheet, with_bars
 from experiments.small_scale.setting import SMOKE, Setting
 from experiments.small_scale.verdict import MEASURES, compared, ends, table
 
@@ -23,19 +24,14 @@ def pairs() -> list[tuple[tuple, tuple]]:
 
 def draw(rows: Rows) -> Figure:
     """Draws measures at the end of training against the lag, with 95 % intervals."""
-    seeds = next(iter(rows.values()))["seeds"]
-    figure = Figure(figsize=(14, 8), layout="constrained")
-    figure.suptitle(
-        f"RLOO at beta {BETA:g} from completions of an older policy: the end of training\n"
-        f"mean and 95 % interval over {seeds} seeds (Student's; of the collapse rate Clopper and Pearson's)"
-    )
+    title = f"RLOO at beta {BETA:g} from completions of an older policy: the end of training"
+    figure = sheet(rows, title, (14, 8), " (Student's; of the collapse rate Clopper and Pearson's)")
     panels, of = figure.subplots(2, 3), ends(MEASURES)
     for axes, measure in zip(panels.flat, SHOWN, strict=True):
         for number, name in enumerate(CONFIGURATIONS):
             found = [of[measure](rows[name, lag]) for lag in LAGS]
             places = [place + 0.06 * (number - len(CONFIGURATIONS) / 2) for place in range(len(LAGS))]
-            bars = [[each.mean - each.low for each in found], [each.high - each.mean for each in found]]
-            axes.errorbar(places, [each.mean for each in found], bars, marker="o", markersize=4, capsize=2, label=name)
+            with_bars(axes, places, found, label=name)
         axes.set_title(MEASURES.get(measure, "share of seeds that collapsed" if measure == "collapsed" else measure))
         axes.set_xticks(range(len(LAGS)), [f"{lag}" for lag in LAGS])
         axes.set_xlabel("lag of the sampling policy (updates)")
