@@ -9,8 +9,9 @@ from experiments.beta_control.measures import late, off_target, overshoot, settl
 from experiments.beta_control.rules import TARGET
 from experiments.small_scale.campaign import Rows
 from experiments.small_scale.records import curve, last
-from experiments.small_scale.seeds import detectable, mean_interval
+from experiments.small_scale.seeds import in_words, mean_interval
 from experiments.small_scale.setting import Setting
+from experiments.small_scale.tables import markdown
 
 WINDOW = 4
 """Looks of a running mean: the KL of so few completions is noisy."""
@@ -44,11 +45,8 @@ _ENDS: dict[str, Callable[[dict[str, Any]], np.ndarray]] = {
 
 def trained(rows: Rows) -> str:
     """Returns the trainings of the decoder as a Markdown table: mean over seeds and half of the 95 % interval."""
-    lines = [_line(["rule", "settled", *_ENDS])]
-    lines.append("|---" * (2 + len(_ENDS)) + "|")
-    for row in rows.values():
-        lines.append(_line([row["rule"], told(settled(row)), *(cell(of(row)) for of in _ENDS.values())]))
-    return "\n".join(lines)
+    lines = [[row["rule"], told(settled(row)), *(cell(of(row)) for of in _ENDS.values())] for row in rows.values()]
+    return markdown(["rule", "settled", *_ENDS], lines)
 
 
 def differences(rows: Rows) -> str:
@@ -57,14 +55,8 @@ def differences(rows: Rows) -> str:
     for (name,), row in rows.items():
         if name == COMPARED:
             continue
-        said = []
-        for measure in ("accuracy", "KL at the end"):
-            values = _ENDS[measure](row) - _ENDS[measure](base)
-            found = mean_interval(values)
-            said.append(
-                f"{measure} {found.mean:+.3f} ({found.low:+.3f} to {found.high:+.3f}; "
-                f"{detectable(values):.3f} seen with 80 %)"
-            )
+        of = {measure: _ENDS[measure] for measure in ("accuracy", "KL at the end")}
+        said = [f"{measure} {in_words(end(row) - end(base))}" for measure, end in of.items()]
         lines.append(f"{name} against {COMPARED}: {'; '.join(said)}")
     return "\n".join(lines)
 
@@ -72,26 +64,25 @@ def differences(rows: Rows) -> str:
 def exactly(rows: Sequence[dict[str, Any]]) -> str:
     """Returns the trials on the exact model as a Markdown table, over problems as above."""
     names = ["overshoot", "off_target", "reward"]
-    lines = [_line(["trial", "rule", "settled", "overshoot", "off target", "reward", "lowest and highest beta"])]
-    lines.append("|---" * 7 + "|")
+    lines = []
     for row in rows:
         low, high = (_numbers(row[name]) for name in ("lowest_beta", "highest_beta"))
         span = "not finite" if np.isnan([low, high]).any() else f"{low.min():.2g} to {high.max():.2g}"
         below = int(sum(row["below_zero"]))
         span += f"; below 0 in {below}/{len(low)}" if below else ""
         cells = [cell(_numbers(row[name])) for name in names]
-        lines.append(_line([row["trial"], row["rule"], told(times_of(row)), *cells, span]))
-    return "\n".join(lines)
+        lines.append([row["trial"], row["rule"], told(times_of(row)), *cells, span])
+    heads = ["trial", "rule", "settled", "overshoot", "off target", "reward", "lowest and highest beta"]
+    return markdown(heads, lines)
 
 
 def swept(rows: Sequence[dict[str, Any]]) -> str:
     """Returns the settling times of the sweep as a Markdown table, a column for each speed of the policy."""
     speeds = list(dict.fromkeys(row["speed"] for row in rows))
-    lines = [_line(["rule", "gain", *(f"speed {speed:g}" for speed in speeds)]), "|---" * (2 + len(speeds)) + "|"]
     found = {(row["form"], row["gain"], row["speed"]): told(times_of(row)) for row in rows}
-    for form, gain in dict.fromkeys((row["form"], row["gain"]) for row in rows):
-        lines.append(_line([form, f"{gain:g}", *(found[form, gain, speed] for speed in speeds)]))
-    return "\n".join(lines)
+    tried = dict.fromkeys((row["form"], row["gain"]) for row in rows)
+    lines = [[form, f"{gain:g}", *(found[form, gain, speed] for speed in speeds)] for form, gain in tried]
+    return markdown(["rule", "gain", *(f"speed {speed:g}" for speed in speeds)], lines)
 
 
 def told(times: np.ndarray) -> str:
@@ -119,7 +110,3 @@ def times_of(row: dict[str, Any]) -> np.ndarray:
 
 def _numbers(values: Iterable[float | None]) -> np.ndarray:
     return np.array([np.nan if value is None else value for value in values], float)
-
-
-def _line(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cells) + " |"

@@ -24,7 +24,7 @@ from experiments.small_scale.campaign import campaign
 from experiments.small_scale.evaluation import kl_on
 from experiments.small_scale.records import curve, last
 from experiments.small_scale.setting import SMOKE
-from experiments.small_scale.tables import at_start, differences, table_of
+from experiments.small_scale.tables import Page, table_of
 
 HERE = Path(__file__).parent
 
@@ -44,10 +44,6 @@ COLUMNS = {
     "other format": lambda row: last(row, "accuracy_format"),
 }
 """Held-out accuracies, their changes since the second task began, and KL(pi||p) in nats per completion."""
-TOLD = {name: COLUMNS[name] for name in ("A", "B", "both", "KL on A", "KL on B")}
-"""Measures whose differences are told."""
-FIRST = {name: COLUMNS[name] for name in ("A", "B", "other format")}
-"""What is told of where all cases begin."""
 
 
 def pairs() -> list[tuple[tuple, tuple]]:
@@ -57,6 +53,9 @@ def pairs() -> list[tuple[tuple, tuple]]:
     silent = ("to go", SILENT, "KL alone", SHARES[1])
     found = [(name, NONE) for name in (*held, ("loss", BIASED, "none", 0.0), *again)]
     return [*found, *((again[1], name) for name in held), (silent, ("to go", SILENT, "none", 0.0)), (again[1], silent)]
+
+
+PAGE = Page(LABELS, COLUMNS, ("A", "B", "other format"), ("A", "B", "both", "KL on A", "KL on B"), pairs())
 
 
 def main(seeds: int = 6, out: Path = HERE, smoke: bool = False) -> list[dict[str, Any]]:
@@ -73,9 +72,7 @@ def main(seeds: int = 6, out: Path = HERE, smoke: bool = False) -> list[dict[str
         print(table_of(rows, LABELS, COLUMNS))
         return list(rows.values())
     rows = campaign(cases(), SETTING, seeds, out / "results.jsonl", also, learnt_first)
-    print(at_start(rows, FIRST))
-    print(table_of(rows, LABELS, COLUMNS))
-    print(differences(rows, pairs(), TOLD))
+    print(*PAGE.parts(rows), sep="\n")
     draw(rows).savefig(out / "figure.png", dpi=110)
     return list(rows.values())
 

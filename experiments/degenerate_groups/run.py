@@ -27,7 +27,7 @@ from experiments.degenerate_groups.shares import shares
 from experiments.small_scale.campaign import Rows, campaign
 from experiments.small_scale.loop import Training
 from experiments.small_scale.records import curve
-from experiments.small_scale.seeds import detectable, mean_interval
+from experiments.small_scale.seeds import in_words
 from experiments.small_scale.setting import SMOKE, Setting, policy_of
 from experiments.small_scale.sums import problems
 from experiments.small_scale.verdict import OUTSIDE, table
@@ -86,8 +86,7 @@ def _changes(row: dict[str, Any], other: dict[str, Any], look: int = -1, other_l
 
     theirs, said = of(other, other_look), []
     for measure, values in of(row, look).items():
-        found, seen = mean_interval(values - theirs[measure]), detectable(values - theirs[measure])
-        said.append(f"{measure} {found.mean:+.3f} ({found.low:+.3f} to {found.high:+.3f}; {seen:.3f} seen with 80 %)")
+        said.append(f"{measure} {in_words(values - theirs[measure])}")
     return "; ".join(said)
 
 

@@ -12,8 +12,9 @@ from experiments.entropy_and_kl.cases import BETAS, BONUSES, cases
 from experiments.entropy_and_kl.picture import draw
 from experiments.small_scale.campaign import Rows, campaign
 from experiments.small_scale.records import last
-from experiments.small_scale.seeds import detectable, mean_interval
+from experiments.small_scale.seeds import in_cell, in_words, mean_interval
 from experiments.small_scale.setting import SMOKE, Setting
+from experiments.small_scale.tables import markdown
 from experiments.small_scale.verdict import MEASURES, table
 
 HERE = Path(__file__).parent
@@ -27,14 +28,8 @@ def changes(rows: Rows) -> str:
     lines = []
     for beta in BETAS:
         for bonus in BONUSES[1:]:
-            said = []
-            for measure in SHOWN:
-                values = last(rows[bonus, beta], measure) - last(rows[0.0, beta], measure)
-                found = mean_interval(values)
-                said.append(
-                    f"{MEASURES[measure]} {found.mean:+.3f} ({found.low:+.3f} to {found.high:+.3f}; "
-                    f"{detectable(values):.3f} seen with 80 %)"
-                )
+            row, without = rows[bonus, beta], rows[0.0, beta]
+            said = [f"{MEASURES[each]} {in_words(last(row, each) - last(without, each))}" for each in SHOWN]
             lines.append(f"beta {beta:g}, bonus {bonus:g} against none: " + "; ".join(said))
     return "\n".join(lines)
 
@@ -42,12 +37,11 @@ def changes(rows: Rows) -> str:
 def exact_table(rows: list[dict[str, Any]]) -> str:
     """Returns the ends without sampling as a Markdown table: mean over problems ± half the 95 % interval."""
     measures = ("kl", "best_kl", "entropy", "best_entropy", "reward", "to_optimum")
-    lines = ["| bonus | " + " | ".join(measures) + " |", "|---" * (1 + len(measures)) + "|"]
+    lines = []
     for bonus in sorted({row["bonus"] for row in rows}):
-        found = [mean_interval(np.array([row[m] for row in rows if row["bonus"] == bonus])) for m in measures]
-        cells = [f"{each.mean:.3g} ±{each.high - each.mean:.2g}" for each in found]
-        lines.append(f"| {bonus:g} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        cells = [in_cell(np.array([row[measure] for row in rows if row["bonus"] == bonus])) for measure in measures]
+        lines.append([f"{bonus:g}", *cells])
+    return markdown(["bonus", *measures], lines)
 
 
 def exact_changes(rows: list[dict[str, Any]]) -> str:

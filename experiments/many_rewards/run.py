@@ -11,7 +11,7 @@ from experiments.many_rewards.rewards import on_held_out
 from experiments.small_scale.campaign import campaign
 from experiments.small_scale.records import last
 from experiments.small_scale.setting import SMOKE
-from experiments.small_scale.tables import at_start, differences, table_of
+from experiments.small_scale.tables import Page, table_of
 
 HERE = Path(__file__).parent
 LABELS = ("way", "beta")
@@ -31,6 +31,9 @@ def pairs() -> list[tuple[tuple, tuple]]:
     return found + [((way, beta), (way, 0.0)) for way in (SUM, WHOLE, EACH) for beta in BETAS[1:]]
 
 
+PAGE = Page(LABELS, COLUMNS, tuple(COLUMNS), tuple(COLUMNS), pairs())
+
+
 def main(seeds: int = 6, out: Path = HERE, smoke: bool = False) -> list[dict[str, Any]]:
     """Trains on three rewards in every way, prints what came of it, and writes results.jsonl and figure.png.
 
@@ -44,9 +47,7 @@ def main(seeds: int = 6, out: Path = HERE, smoke: bool = False) -> list[dict[str
         print(table_of(rows, LABELS, COLUMNS))
         return list(rows.values())
     rows = campaign(cases(), SETTING, seeds, out / "results.jsonl", on_held_out)
-    print(at_start(rows, COLUMNS))
-    print(table_of(rows, LABELS, COLUMNS))
-    print(differences(rows, pairs(), COLUMNS))
+    print(*PAGE.parts(rows), sep="\n")
     draw(rows).savefig(out / "figure.png", dpi=110)
     return list(rows.values())
 

@@ -13,7 +13,8 @@ from experiments.offline.forms import FORMS, objective_of
 from experiments.offline.picture import draw
 from experiments.offline.training import MEASURES, SMOKE, Plan, material, trained
 from experiments.small_scale.records import append, last, recorded, row_of
-from experiments.small_scale.seeds import detectable, mean_interval
+from experiments.small_scale.seeds import in_cell, in_words, mean_interval
+from experiments.small_scale.tables import markdown
 
 HERE = Path(__file__).parent
 BETAS = (0.0, 0.1, 0.2, 0.5)
@@ -53,13 +54,11 @@ def rows_of(plan: Plan, forms: Sequence[str], results: Path | None) -> Rows:
 
 def table(rows: Rows, shown: Sequence[float]) -> str:
     """Returns the ends of training as a Markdown table: mean over seeds ± half the 95 % interval."""
-    lines = ["| trajectories | beta | form | " + " | ".join(MEASURES) + " |", "|---" * (3 + len(MEASURES)) + "|"]
+    lines = []
     for (form, count, beta), row in sorted(rows.items(), key=lambda item: (item[0][1], item[0][2])):
         if beta in shown:
-            found = [mean_interval(last(row, measure)) for measure in MEASURES]
-            cells = [f"{each.mean:.3g} ±{each.high - each.mean:.2g}" for each in found]
-            lines.append(f"| {count} | {beta:g} | {form} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+            lines.append([f"{count}", f"{beta:g}", form, *(in_cell(last(row, measure)) for measure in MEASURES)])
+    return markdown(["trajectories", "beta", "form", *MEASURES], lines)
 
 
 def against_none(rows: Rows) -> str:
@@ -72,10 +71,9 @@ def against_none(rows: Rows) -> str:
         gain = last(row, "gain") - last(free, "gain")
         error = [np.abs(last(each, "promised") - last(each, "gain")) for each in (row, free)]
         smaller = np.log(error[0]) - np.log(error[1])
-        change, factor = mean_interval(gain), mean_interval(smaller)
+        factor = mean_interval(smaller)
         lines.append(
-            f"{count} trajectories, {form}, beta {beta:g} against 0: gain {change.mean:+.3f} ({change.low:+.3f} to "
-            f"{change.high:+.3f}; {detectable(gain):.3f} seen with 80 %), |promised - gain| times "
+            f"{count} trajectories, {form}, beta {beta:g} against 0: gain {in_words(gain)}, |promised - gain| times "
             f"{np.exp(factor.mean):.2g} ({np.exp(factor.low):.2g} to {np.exp(factor.high):.2g})"
         )
     return "\n".join(lines)

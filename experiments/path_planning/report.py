@@ -6,7 +6,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.path_planning.evaluation import AGENT_KL
-from experiments.small_scale.seeds import Interval, detectable, mean_interval
+from experiments.small_scale.seeds import in_cell, in_words, mean_interval
+from experiments.small_scale.tables import markdown
 
 Rows = dict[tuple, dict[str, Any]]
 """Results by seed and beta."""
@@ -46,12 +47,12 @@ def table(rows: Rows) -> str:
     Extra steps are beyond the planner's, of successful episodes; KL is each agent's KL(pi||p), nats per episode.
     """
     measures = MEASURES | {name: f"KL of agent {number}" for number, name in enumerate(agents_of(rows), start=1)}
-    lines = ["| beta | " + " | ".join(measures.values()) + " |", "|---" * (len(measures) + 1) + "|"]
+    lines = []
     starts = [(None, betas(rows)[0], 0)] + [(beta, beta, -1) for beta in betas(rows)]
     for shown, beta, at in starts:
-        cells = [_cell(mean_interval(curves(rows, beta, name)[:, at])) for name in measures]
-        lines.append(f"| {'warm start' if shown is None else f'{shown:g}'} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        cells = [in_cell(curves(rows, beta, name)[:, at]) for name in measures]
+        lines.append(["warm start" if shown is None else f"{shown:g}", *cells])
+    return markdown(["beta", *measures.values()], lines)
 
 
 def verdicts(rows: Rows) -> str:
@@ -62,22 +63,11 @@ def verdicts(rows: Rows) -> str:
         interval = mean_interval(share[:, -1])
         reached = "reached" if interval.low > ENOUGH else "missed" if interval.high < ENOUGH else "undecided"
         line = f"beta {beta:g}: {interval} of the planner's success, {ENOUGH:.0%} {reached}; training added "
-        line += _difference(success[:, -1] - success[:, 0])
+        line += in_words(success[:, -1] - success[:, 0])
         if beta != base:
-            line += f"; against beta {base:g} {_difference(success[:, -1] - curves(rows, base, 'success')[:, -1])}"
+            line += f"; against beta {base:g} {in_words(success[:, -1] - curves(rows, base, 'success')[:, -1])}"
         lines.append(line)
     return "\n".join(lines)
-
-
-def _cell(interval: Interval) -> str:
-    return f"{interval.mean:.3g} ±{interval.high - interval.mean:.2g}"
-
-
-def _difference(values: np.ndarray) -> str:
-    interval = mean_interval(values)
-    return (
-        f"{interval.mean:+.3f} ({interval.low:+.3f} to {interval.high:+.3f}; {detectable(values):.3f} seen with 80 %)"
-    )
 
 
 def draw(rows: Rows) -> Figure:

@@ -10,7 +10,7 @@ from experiments.reference_refresh.cases import NOISES, REFERENCES, SETTING, cas
 from experiments.reference_refresh.picture import draw
 from experiments.small_scale.campaign import Rows, campaign
 from experiments.small_scale.records import last
-from experiments.small_scale.seeds import detectable, mean_interval
+from experiments.small_scale.seeds import in_words
 from experiments.small_scale.setting import SMOKE
 from experiments.small_scale.verdict import MEASURES, OUTSIDE, table
 
@@ -37,8 +37,7 @@ def _changes(row: dict[str, Any], other: dict[str, Any]) -> str:
 
     ours, theirs, said = of(row), of(other), []
     for measure, values in ours.items():
-        found, seen = mean_interval(values - theirs[measure]), detectable(values - theirs[measure])
-        said.append(f"{measure} {found.mean:+.3f} ({found.low:+.3f} to {found.high:+.3f}; {seen:.3f} seen with 80 %)")
+        said.append(f"{measure} {in_words(values - theirs[measure])}")
     return "; ".join(said)
 
 

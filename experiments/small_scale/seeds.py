@@ -47,6 +47,18 @@ def detectable(differences: np.ndarray) -> float:
     return quantiles * float(np.std(differences, ddof=1)) / math.sqrt(len(differences))
 
 
+def in_cell(values: np.ndarray) -> str:
+    """Returns the mean of a number a seed ``[S]`` ± half the width of its 95 % interval."""
+    found = mean_interval(values)
+    return f"{found.mean:.3g} ±{found.high - found.mean:.2g}"
+
+
+def in_words(differences: np.ndarray) -> str:
+    """Returns the mean of a difference a seed ``[S]``, its 95 % interval, and which one would have been seen."""
+    found = mean_interval(differences)
+    return f"{found.mean:+.3f} ({found.low:+.3f} to {found.high:+.3f}; {detectable(differences):.3f} seen with 80 %)"
+
+
 def _at_least(hits: int, count: int, p: float) -> float:
     return sum(math.comb(count, k) * p**k * (1 - p) ** (count - k) for k in range(hits, count + 1))
 

@@ -1,25 +1,54 @@
 """Tables of whatever an experiment measures, and differences that are paired by seed."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from experiments.small_scale.campaign import Rows
-from experiments.small_scale.seeds import detectable, mean_interval
+from experiments.small_scale.seeds import in_cell, in_words, mean_interval
 
 Columns = Mapping[str, Callable[[Mapping[str, Any]], np.ndarray]]
 """By the name of a measure: from a row to its value in every seed ``[S]``."""
 
 
+class Page(NamedTuple):
+    """What an experiment's page says of its rows.
+
+    Attributes:
+        labels: what tells the rows from each other.
+        columns: measures of the table.
+        first: those of them that are told of where all rows begin.
+        compared: those of them whose differences are told.
+        pairs: which row is compared with which.
+    """
+
+    labels: Sequence[str]
+    columns: Columns
+    first: Sequence[str]
+    compared: Sequence[str]
+    pairs: Sequence[tuple[tuple, tuple]]
+
+    def parts(self, rows: Rows) -> tuple[str, str, str]:
+        """Returns where the rows begin, their table, and the differences of its pairs."""
+        first, compared = ({name: self.columns[name] for name in names} for names in (self.first, self.compared))
+        table = table_of(rows, self.labels, self.columns)
+        return at_start(rows, first), table, differences(rows, self.pairs, compared)
+
+
 def table_of(rows: Rows, labels: Sequence[str], columns: Columns) -> str:
     """Returns a Markdown table: of each row its labels, and mean over seeds ± half the width of the 95 % interval."""
-    lines = ["| " + " | ".join([*labels, *columns]) + " |", "|---" * (len(labels) + len(columns)) + "|"]
-    for row in rows.values():
-        found = [mean_interval(of(row)) for of in columns.values()]
-        cells = [f"{each.mean:.3g} ±{each.high - each.mean:.2g}" for each in found]
-        lines.append("| " + " | ".join([*(f"{row[label]}" for label in labels), *cells]) + " |")
-    return "\n".join(lines)
+    lines = [
+        [*(f"{row[label]}" for label in labels), *(in_cell(of(row)) for of in columns.values())]
+        for row in rows.values()
+    ]
+    return markdown([*labels, *columns], lines)
+
+
+def markdown(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Returns a Markdown table of cells, as many in each line as there are heads."""
+    first, *rest = ("| " + " | ".join(cells) + " |" for cells in (heads, *lines))
+    return "\n".join([first, "|---" * len(heads) + "|", *rest])
 
 
 def differences(rows: Rows, pairs: Sequence[tuple[tuple, tuple]], columns: Columns) -> str:
@@ -29,14 +58,7 @@ def differences(rows: Rows, pairs: Sequence[tuple[tuple, tuple]], columns: Colum
     """
     lines = []
     for name, other in pairs:
-        said = []
-        for measure, of in columns.items():
-            values = of(rows[name]) - of(rows[other])
-            found = mean_interval(values)
-            said.append(
-                f"{measure} {found.mean:+.3f} ({found.low:+.3f} to {found.high:+.3f}; "
-                f"{detectable(values):.3f} seen with 80 %)"
-            )
+        said = [f"{measure} {in_words(of(rows[name]) - of(rows[other]))}" for measure, of in columns.items()]
         lines.append(f"{_words(name)} against {_words(other)}: " + "; ".join(said))
     return "\n".join(lines)
 

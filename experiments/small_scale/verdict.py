@@ -7,7 +7,8 @@ import numpy as np
 
 from experiments.small_scale.campaign import Rows
 from experiments.small_scale.records import curve, last
-from experiments.small_scale.seeds import Interval, detectable, mean_interval, share_interval
+from experiments.small_scale.seeds import Interval, in_cell, in_words, mean_interval, share_interval
+from experiments.small_scale.tables import markdown
 
 MEASURES = {
     "accuracy_sums": "in-domain accuracy",
@@ -65,21 +66,15 @@ def table(rows: Rows, labels: Sequence[str], measures: Iterable[str] = MEASURES)
         measures: recorded curves.
     """
     columns = ends(measures)
-    lines = ["| " + " | ".join([*labels, *columns]) + " |", "|---" * (len(labels) + len(columns)) + "|"]
     first = next(iter(rows.values()))
     before = {name: curve(first, name)[:, 0] for name in columns if name in first}
-    cells = ["" if name not in before or np.isnan(before[name]).any() else _cell(before[name]) for name in columns]
-    lines.append("| " + " | ".join(["warm start", *[""] * (len(labels) - 1), *cells]) + " |")
+    cells = ["" if name not in before or np.isnan(before[name]).any() else in_cell(before[name]) for name in columns]
+    lines = [["warm start", *[""] * (len(labels) - 1), *cells]]
     for row in rows.values():
         values = [last(row, name) if name in row else regularised(row) for name in columns if name != "collapsed"]
-        cells = [f"{row[label]}" for label in labels] + [_cell(value) for value in values]
-        lines.append("| " + " | ".join([*cells, f"{int(collapsed(row).sum())}/{row['seeds']}"]) + " |")
-    return "\n".join(lines)
-
-
-def _cell(values: np.ndarray) -> str:
-    interval = mean_interval(values)
-    return f"{interval.mean:.3g} ±{interval.high - interval.mean:.2g}"
+        cells = [f"{row[label]}" for label in labels] + [in_cell(value) for value in values]
+        lines.append([*cells, f"{int(collapsed(row).sum())}/{row['seeds']}"])
+    return markdown([*labels, *columns], lines)
 
 
 def compared(rows: Rows, pairs: Sequence[tuple[tuple, tuple]], measures: Iterable[str] = MEASURES) -> str:
@@ -100,16 +95,9 @@ def compared(rows: Rows, pairs: Sequence[tuple[tuple, tuple]], measures: Iterabl
         outside = np.mean([last(row, kind) - last(base, kind) for kind in OUTSIDE], axis=0)
         lines.append(
             f"{_words(name)} against {_words(other)}: intervals apart in {', '.join(apart) or 'nothing'}; "
-            f"accuracy {_difference(inside)} in domain, {_difference(outside)} out of domain"
+            f"accuracy {in_words(inside)} in domain, {in_words(outside)} out of domain"
         )
     return "\n".join(lines)
-
-
-def _difference(values: np.ndarray) -> str:
-    interval = mean_interval(values)
-    return (
-        f"{interval.mean:+.3f} ({interval.low:+.3f} to {interval.high:+.3f}; {detectable(values):.3f} seen with 80 %)"
-    )
 
 
 def _words(name: tuple) -> str:

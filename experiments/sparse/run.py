@@ -10,7 +10,7 @@ import tyro
 from experiments.small_scale.campaign import campaign
 from experiments.small_scale.records import CACHE, curve, last
 from experiments.small_scale.setting import SMOKE
-from experiments.small_scale.tables import at_start, differences, table_of
+from experiments.small_scale.tables import Page, table_of
 from experiments.sparse.cases import BETAS, NAMES, NONE, OWN, SETTING, cases, imitated, teacher
 from experiments.sparse.picture import draw
 from experiments.sparse.strings import KIND, world
@@ -34,13 +34,14 @@ COLUMNS = {
     "entropy": lambda row: last(row, "entropy"),
 }
 """Signal and gradient norm are means up to the first evaluation; KL and entropy are in nats per completion."""
-TOLD = {name: COLUMNS[name] for name in ("accuracy", "mean over training", "gradient norm")}
-FIRST = {"accuracy": COLUMNS["accuracy"], "entropy": COLUMNS["entropy"]}
 
 
 def pairs() -> list[tuple[tuple, tuple]]:
     """Returns which case is compared with which."""
     return [(name, NONE) for name in NAMES[1:]] + [((OWN, "reward", beta), (OWN, "to go", beta)) for beta in BETAS]
+
+
+PAGE = Page(LABELS, COLUMNS, ("accuracy", "entropy"), ("accuracy", "mean over training", "gradient norm"), pairs())
 
 
 def main(seeds: int = 6, out: Path = HERE, smoke: bool = False) -> list[dict[str, Any]]:
@@ -57,9 +58,7 @@ def main(seeds: int = 6, out: Path = HERE, smoke: bool = False) -> list[dict[str
         print(table_of(rows, LABELS, COLUMNS))
         return list(rows.values())
     rows = campaign(cases(teacher(SETTING, CACHE)), SETTING, seeds, out / "results.jsonl", None, imitated, world)
-    print(at_start(rows, FIRST))
-    print(table_of(rows, LABELS, COLUMNS))
-    print(differences(rows, pairs(), TOLD))
+    print(*PAGE.parts(rows), sep="\n")
     draw(rows).savefig(out / "figure.png", dpi=110)
     return list(rows.values())
 

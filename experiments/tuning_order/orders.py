@@ -9,6 +9,7 @@ import numpy as np
 
 from experiments.small_scale.records import last
 from experiments.small_scale.seeds import Interval, mean_interval
+from experiments.small_scale.tables import markdown
 from experiments.tuning_order.grid import Grid
 from grpo_jax.oracle.student import t_quantile
 
@@ -165,7 +166,7 @@ def _table(values: np.ndarray, measure: str) -> str:
     shape = values.shape[:-1]
     more = "above the article's order"
     heads = ["way of tuning", "points", measure, more, "seen with 80 %", "at best", "from the middle", more]
-    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    lines = []
     anywhere, usual = ways(shape, everywhere(shape)), ways(shape, [middle(shape)])
     for name, (way, points) in anywhere.items():
         found, share = reached(values, way)
@@ -183,8 +184,8 @@ def _table(values: np.ndarray, measure: str) -> str:
             difference, seen = above(values, way, anywhere[ARTICLE][0])
             cells[3:5] = [_signed(difference), f"{seen:.3f}"]
             cells[7] = _signed(above(values, usual[name][0], usual[ARTICLE][0])[0])
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        lines.append(cells)
+    return markdown(heads, lines)
 
 
 def _plain(values: np.ndarray) -> str:
@@ -199,9 +200,9 @@ def _signed(found: Interval) -> str:
 def points(rows: dict[tuple, dict[str, Any]], grid: Grid) -> str:
     """Returns the grid as a Markdown table: accuracy, and KL in nats, means over seeds, for each group size."""
     heads = ("learning rate", "beta", *(f"group size {group}" for group in grid.groups))
-    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    lines = []
     for rate, beta in itertools.product(grid.rates, grid.betas):
         found = [rows[group, rate, beta] for group in grid.groups]
         cells = [f"{np.mean(last(row, 'accuracy_sums')):.3f}, {np.mean(last(row, 'reverse_kl')):.2f}" for row in found]
-        lines.append("| " + " | ".join([f"{rate:g}", f"{beta:g}", *cells]) + " |")
-    return "\n".join(lines)
+        lines.append([f"{rate:g}", f"{beta:g}", *cells])
+    return markdown(heads, lines)

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.small_scale.seeds import detectable, mean_interval
+from experiments.small_scale.seeds import in_cell, in_words, mean_interval
+from experiments.small_scale.tables import markdown
 from experiments.world_model.training import PENALTIES
 from experiments.world_model.world import ROWS, STARTS, best
 
@@ -32,12 +33,11 @@ def values(row: dict[str, Any], measure: str) -> np.ndarray:
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Returns all runs as a Markdown table: mean over seeds ± half of the 95 % interval; KL in nats per episode."""
-    lines = ["| penalty | strength | " + " | ".join(MEASURES.values()) + " |", "|---" * (len(MEASURES) + 2) + "|"]
+    lines = []
     for row in rows:
-        each = [mean_interval(values(row, measure)) for measure in MEASURES]
-        cells = [f"{one.mean:.3g} ±{one.high - one.mean:.2g}" for one in each]
-        lines.append("| " + " | ".join([row["penalty"], f"{row['strength']:g}", *cells]) + " |")
-    return "\n".join(lines)
+        cells = [in_cell(values(row, measure)) for measure in MEASURES]
+        lines.append([row["penalty"], f"{row['strength']:g}", *cells])
+    return markdown(["penalty", "strength", *MEASURES.values()], lines)
 
 
 def verdicts(rows: Sequence[dict[str, Any]]) -> str:
@@ -45,11 +45,7 @@ def verdicts(rows: Sequence[dict[str, Any]]) -> str:
     base, lines = rows[0], []
     for row in rows[1:]:
         difference = values(row, "true_return") - values(base, "true_return")
-        interval = mean_interval(difference)
-        lines.append(
-            f"{row['penalty']} {row['strength']:g} against none: return in the world {interval.mean:+.3f} "
-            f"({interval.low:+.3f} to {interval.high:+.3f}; {detectable(difference):.3f} seen with 80 %)"
-        )
+        lines.append(f"{row['penalty']} {row['strength']:g} against none: return in the world {in_words(difference)}")
     return "\n".join(lines)
 
 

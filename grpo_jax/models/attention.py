@@ -142,7 +142,7 @@ def rotation(
     frequencies = theta ** (-jnp.arange(0, head_dim, 2, dtype=dtype) / head_dim)
     frequencies = frequencies if scaling is None else scaling(frequencies)
     angles = positions[:, None].astype(dtype) * frequencies[None]
-    # XLA for CPUs holds cosines to be cheap and computes them in every layer and head anew, but not what a loop returned
+    # XLA for CPUs holds cosines cheap and computes them anew for every layer and head, but not what a loop returned
     functions = jnp.array([True, False])
     cosines, sines = jax.lax.map(lambda even: jnp.where(even, jnp.cos(angles), jnp.sin(angles)), functions)
     return Rotation(cosines, sines)

@@ -6,8 +6,7 @@ from experiments.continual import cases, run
 from experiments.small_scale import records, sums, tables
 from experiments.small_scale.evaluation import world
 from experiments.small_scale.setting import SMOKE
-
-README = (run.HERE / "README.md").read_text(encoding="utf-8")
+from tests.experiments.pages import check_page
 
 
 def texts(part):
@@ -39,11 +38,4 @@ def test_a_table_has_means_and_half_intervals_and_differences_are_paired():
 
 
 def test_the_page_has_the_recorded_runs():
-    rows = records.recorded(run.HERE / "results.jsonl", run.LABELS)
-    assert sorted(rows) == sorted(cases.NAMES)
-    assert all(row["seeds"] >= 5 for row in rows.values())
-    ordered = {name: rows[name] for name in cases.NAMES}
-    assert tables.at_start(ordered, run.FIRST) in README
-    assert tables.table_of(ordered, run.LABELS, run.COLUMNS) in README
-    assert tables.differences(ordered, run.pairs(), run.TOLD) in README
-    assert (run.HERE / "figure.png").exists()
+    check_page(run, cases.NAMES)

@@ -7,9 +7,8 @@ import numpy as np
 import grpo_jax as gj
 from experiments.many_rewards import cases, run
 from experiments.many_rewards.rewards import three
-from experiments.small_scale import records, sums, tables
-
-README = (run.HERE / "README.md").read_text(encoding="utf-8")
+from experiments.small_scale import sums
+from tests.experiments.pages import check_page
 
 
 def test_rewards_are_of_the_answer_the_form_and_what_is_left_of_the_budget():
@@ -42,12 +41,4 @@ def test_a_penalty_in_each_of_three_rewards_is_one_of_three_times_the_beta():
 
 
 def test_the_page_has_the_recorded_runs():
-    rows = records.recorded(run.HERE / "results.jsonl", run.LABELS)
-    named = [case.name for case in cases.cases()]
-    assert sorted(rows) == sorted(named)
-    assert all(row["seeds"] >= 5 for row in rows.values())
-    ordered = {name: rows[name] for name in named}
-    assert tables.at_start(ordered, run.COLUMNS) in README
-    assert tables.table_of(ordered, run.LABELS, run.COLUMNS) in README
-    assert tables.differences(ordered, run.pairs(), run.COLUMNS) in README
-    assert (run.HERE / "figure.png").exists()
+    check_page(run, [case.name for case in cases.cases()])

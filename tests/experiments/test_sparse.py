@@ -4,12 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.small_scale import loop, records, sums, tables
+from experiments.small_scale import loop, sums
 from experiments.small_scale.setting import SMOKE, policy_of
 from experiments.sparse import cases, run
 from experiments.sparse.strings import LENGTH, problems
-
-README = (run.HERE / "README.md").read_text(encoding="utf-8")
+from tests.experiments.pages import check_page
 
 
 def test_the_answer_is_the_string_and_its_demonstration_has_digits_replaced():
@@ -36,11 +35,4 @@ def test_the_teacher_is_the_reference_and_not_what_training_starts_from():
 
 
 def test_the_page_has_the_recorded_runs():
-    rows = records.recorded(run.HERE / "results.jsonl", run.LABELS)
-    assert sorted(rows) == sorted(cases.NAMES)
-    assert all(row["seeds"] >= 5 for row in rows.values())
-    ordered = {name: rows[name] for name in cases.NAMES}
-    assert tables.at_start(ordered, run.FIRST) in README
-    assert tables.table_of(ordered, run.LABELS, run.COLUMNS) in README
-    assert tables.differences(ordered, run.pairs(), run.TOLD) in README
-    assert (run.HERE / "figure.png").exists()
+    check_page(run, cases.NAMES)
