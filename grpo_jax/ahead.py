@@ -21,7 +21,7 @@ class Source(NamedTuple):
     Attributes:
         config: the run; ``rollout.lag`` is n > 0.
         collect: ``(params, position, key, version) -> Experience``.
-        hand_over: ``params -> params`` to sample with, in memory that no update takes.
+        hand_over: ``params -> params`` to sample with, in memory that no update takes meanwhile.
     """
 
     config: Config

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
+from grpo_jax import hosts
 from grpo_jax.compiled import Base, Compiled, Sampler
 from grpo_jax.components import Parts
 from grpo_jax.config import Config
@@ -196,7 +197,7 @@ def sampling_steps(config: Config, meshes: Meshes, parts: Parts, base: Base, par
         generate=sampler_on(mesh, on_mesh, parts, reading, params, parts.strategy, rollout.group_size, rollout.slots),
         answer=sampler_on(*answering, greedy(), 1, rollout.slots),
         old_log_probs=Compiled(scored, base),
-        hand_over=_hand_over(meshes, params, lagging=rollout.lag > 0),
+        hand_over=_hand_over(meshes, params, meanwhile=rollout.lag > 0 and hosts.count() == 1),
     )
 
 
@@ -230,10 +231,10 @@ def score_with(score: Callable, merge: Callable, temperature: float, base: Param
     return bound
 
 
-def _hand_over(meshes: Meshes, params: Any, *, lagging: bool) -> Callable[[Params], Params]:
+def _hand_over(meshes: Meshes, params: Any, *, meanwhile: bool) -> Callable[[Params], Params]:
     if meshes.apart:
         places = places_of(params)
         return lambda params: jax.device_put(params, places, may_alias=False)
-    if not lagging:
+    if not meanwhile:  # several processes sample in turn with the updates, with a lag too
         return lambda params: params  # the update takes their memory only once sampling has ended
     return jax.jit(lambda params: jax.tree.map(jnp.copy, params), out_shardings=places_of(params))
