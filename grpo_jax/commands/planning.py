@@ -68,7 +68,7 @@ def _plan(command: Plan) -> tuple[dict[str, Any], str]:
         attempts.append(attempt._asdict())
         print(_described(attempt), flush=True)
 
-    search = Search(command.config, command.config_json, report, {})
+    search = Search(command.config, command.config_json, report, {}, set())
     looked = command.search and where.chip is not None
     chosen = search.fitting(where, command.spare) if looked else command.config
     found: dict[str, Any] = {"topology": where.name, "spare": command.spare, "attempts": attempts}

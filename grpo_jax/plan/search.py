@@ -41,14 +41,16 @@ class Search(NamedTuple):
     Attributes:
         config: the run.
         shape: the model's config.json, see `outline`.
-        report: is told of every attempt.
+        report: is told of every attempt, once.
         compiled: steps by name, for every configuration and topology that was tried.
+        reported: the attempts that were told of.
     """
 
     config: Config
     shape: Path | None
     report: Callable[[Attempt], None]
     compiled: dict[tuple[str, Config], dict[str, Step]]
+    reported: set[Attempt]
 
     def whole(self, run: Config, where: Topology) -> Measured:
         """Returns the whole of a configuration; raises TooLarge where a step does not fit."""
@@ -148,5 +150,7 @@ class Search(NamedTuple):
             peak = max(error.needed, room + 1)
         what = (where.name, run.mesh, run.update.micro_batches, run.rollout.prompts)
         found = Attempt(*what, name, peak, peak <= room)
-        self.report(found)
+        if found not in self.reported:  # what compiled for one question may be looked up for another
+            self.reported.add(found)
+            self.report(found)
         return found

@@ -20,8 +20,8 @@ def answer(run, where, name, peak):
 
 @pytest.fixture
 def looked(monkeypatch):
-    """A search in which a device needs so many GB, and what it asked for."""
-    asked = []
+    """A search in which a device needs so many GB, what it asked for and what it reported."""
+    asked, reported = [], []
 
     def start(update, sampling, devices=16):
         def measure(run, where, shape, names, known):
@@ -37,14 +37,14 @@ def looked(monkeypatch):
 
         monkeypatch.setattr(search, "measure", measure)
         monkeypatch.setattr(search, "least", lambda *_: 0)
-        return Search(CONFIG, None, lambda attempt: None, {}), slice_of(devices)
+        return Search(CONFIG, None, reported.append, {}, set()), slice_of(devices)
 
     def slice_of(devices):
         return Topology(f"v5e:{devices}", [None] * devices, CHIPS["v5e"])
 
     monkeypatch.setattr(search, "topology", lambda name: slice_of(int(name.partition(":")[2])))
     monkeypatch.setattr(search, "slices", lambda name: ("v5e:4", "v5e:8", "v5e:16"))
-    start.asked = asked
+    start.asked, start.reported = asked, reported
     return start
 
 
@@ -75,6 +75,14 @@ def test_the_most_prompts_are_found_on_a_line_and_confirmed(looked):
     looked.asked.clear()
     assert found.most_prompts(run, where, 0.0) == 7 * 64  # 28 groups on a device need 16 GB
     assert looked.asked[-2:] == [("v5e:16", 1, 7, 448, "sampling"), ("v5e:16", 1, 7, 448, "update")]
+
+
+def test_what_is_looked_up_again_is_reported_once(looked):
+    found, where = looked(lambda *_: 1, lambda groups, *_: 2 + 0.5 * groups, devices=64)
+    found.most_prompts(found.fitting(where, 0.0), where, 0.0)
+    again = ("v5e:64", 1, 1, 64, "sampling")
+    assert looked.asked.count(again) == 2
+    assert len(set(looked.reported)) == len(looked.reported) == len(looked.asked) - 1
 
 
 def test_where_the_line_promised_too_much_fewer_prompts_are_tried(looked):
