@@ -48,6 +48,9 @@ def test_one_temperature_divides_the_logits_of_sampler_policy_and_reference():
     for log_probs in (rollout.log_probs, *known):
         np.testing.assert_allclose(log_probs[rollout.tokens == 0], -0.035052, atol=1e-6)
     assert np.any(rollout.tokens == 0)
+    # over the vocabulary: (2 sigmoid(2 / .6) - 1) (2 / .6) nats from the logits (0, 2)
+    both = score(params, rollout, ref_params={"logits": 2 - params["logits"]})
+    np.testing.assert_allclose(both.full_kl, 3.103700, rtol=1e-5)
 
 
 def stepped(program, before, found=None, groups=8):

@@ -1,6 +1,7 @@
 """Rewards in processes of their own: what hangs, dies or raises costs its row and nothing else."""
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -19,10 +20,12 @@ def function():
 def test_rows_that_hang_die_or_raise_have_no_reward_and_the_others_theirs(function):
     assert isinstance(function, RewardFunction)
     completions = ["a", "hang", "bb", "die", "ccc", "raise", "none", "dddd"]
+    began = time.monotonic()
     with pytest.warns(
         UserWarning, match="'troubled' failed on row [135]: .*no reward.*unscorable.*completion: '(hang|die|raise)'"
     ):
         rewards = function(["p"] * 8, completions)
+    assert time.monotonic() - began < 45, "half a second for the row that hangs, the rest for a slow machine"
     np.testing.assert_array_equal(rewards, [1, math.nan, 2, math.nan, 3, math.nan, math.nan, 4])
     assert function.failed == 3
     assert function(["p"] * 3, ["die", "a", "bb"])[1:] == [1, 2], "only the first failure is a warning"
