@@ -19,8 +19,8 @@ def draw(rows: Rows) -> Figure:
     for name, row in rows.items():
         style = _style(name)
         for axes, (measure, title) in zip(panels[:2], CURVES.items(), strict=True):
-            shown = row["share"] == 0 and row["beta"] in (0.0, 1.0)  # all bands would hide each other
-            over_updates(axes, row, measure, band=0.12 * shown, linewidth=1.3, **style)
+            banded = row["share"] == 0 and row["beta"] in (0.0, 1.0)  # all bands would hide each other
+            over_updates(axes, row, measure, band=0.12 if banded else 0, linewidth=1.3, **style)
             axes.set(title=title, xlabel="update of B", ylabel="held-out accuracy")
         b, a = (mean_interval(last(row, measure)) for measure in ("accuracy_operators", "accuracy_sums"))
         panels[2].errorbar(
