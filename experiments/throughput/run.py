@@ -38,7 +38,7 @@ def main(
     steps: int = 6,
     warm_up: int = 1,
     checkpointing: bool = True,
-    tunix_cache: int = 0,
+    tunix_cache: int | None = None,
     tunix_keeps_memory: bool = False,
     results: Path = HERE / "results.jsonl",
     smoke: bool = False,
@@ -56,7 +56,8 @@ def main(
         steps: timed steps of each run.
         warm_up: steps before them, not timed; our side takes one more, since its first two compile.
         checkpointing: let TRL recompute activations in its backward pass, as its default is: slower, less memory.
-        tunix_cache: positions of Tunix's key-value cache; 0: as many as a sequence has, the least it accepts.
+        tunix_cache: positions of Tunix's key-value cache; None: 256 more than a sequence has, as its own command line
+            and examples set it. The least it accepts are a sequence's own, 96.
         tunix_keeps_memory: give Tunix's process the memory settings that our command line gives itself.
         results: the file that the result is appended to.
         smoke: every work, tiny, our side alone, nothing appended: seconds.
@@ -64,7 +65,7 @@ def main(
     if smoke:
         for name in ("small", "short", "training"):  # the others differ from these in size alone
             with weights(name, None, smoke=True) as folder:
-                task = describe(name, 1, 0, model=folder, tunix_cache=0, smoke=True)
+                task = describe(name, 1, 0, model=folder, tunix_cache=None, smoke=True)
                 print(f"{name}\n{shown(summary([side(ours(), task)], []))}")
         return
     peer = _peer(work, tunix_python, torch_python)
@@ -84,7 +85,8 @@ def main(
     if work == "training":
         result |= tokens_per_second(result, task["sequences"] * task["length"])
     result |= {"date": datetime.date.today().isoformat(), "cores": os.cpu_count(), "pairs": pairs, "steps": steps}
-    result |= {"tunix_keeps_memory": tunix_keeps_memory} if work == "small" else {"checkpointing": checkpointing}
+    small = {"tunix_keeps_memory": tunix_keeps_memory, "tunix_cache": task["tunix_cache"]}
+    result |= small if work == "small" else {"checkpointing": checkpointing}
     print(shown(result))
     with results.open("a", encoding="utf-8") as file:
         file.write(json.dumps(result) + "\n")

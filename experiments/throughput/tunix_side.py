@@ -67,7 +67,6 @@ def network(work: dict, seed: int) -> Qwen3:
 def learner(work: dict) -> GRPOLearner:
     """The learner as Tunix's examples set it up: one mesh for all roles, the sampler of its own, beta above 0."""
     rollout, optimizer = work["config"]["rollout"], work["config"]["update"]
-    length = work["prompt_tokens"] + rollout["max_tokens"]
     adam = optax.chain(optax.clip_by_global_norm(optimizer["max_norm"]), optax.adam(optimizer["learning_rate"]))
     mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(-1, 1), ("fsdp", "tp"))
     roles = (rl_cluster.Role.ACTOR, rl_cluster.Role.REFERENCE, rl_cluster.Role.ROLLOUT)
@@ -85,7 +84,7 @@ def learner(work: dict) -> GRPOLearner:
             rollout_config=RolloutConfig(
                 max_tokens_to_generate=rollout["max_tokens"],
                 max_prompt_length=work["prompt_tokens"],
-                kv_cache_size=work["tunix_cache"] or length,
+                kv_cache_size=work["tunix_cache"],
                 temperature=rollout["temperature"],
             ),
         ),

@@ -24,10 +24,12 @@ TINY = HERE.parents[1] / "tests" / "models" / "pretrained" / "fixtures" / "llama
 LARGE_VOCABULARY = 151_936
 PROMPT_TOKENS = {"small": 32, "short": 40, "long": 256, "vocabulary": 40, "training": 0}
 """The works, by name, and how long their prompts are; training has none, only sequences of 128 tokens."""
+TUNIX_SPARE = 256
+"""Positions that Tunix's command line and its examples add to a sequence's to size the key-value cache."""
 
 
 def describe(
-    name: str, steps: int, warm_up: int, *, model: Path | None, tunix_cache: int, smoke: bool
+    name: str, steps: int, warm_up: int, *, model: Path | None, tunix_cache: int | None, smoke: bool
 ) -> dict[str, Any]:
     """Describes a work to both sides, as JSON.
 
@@ -38,9 +40,15 @@ def describe(
         model: the pretrained model's folder; not read for "small".
         tunix_cache: see ``run.main``.
         smoke: the same in small.
+
+    Raises:
+        ValueError: a sequence does not fit into Tunix's cache.
     """
     prompt_tokens = 8 if smoke else PROMPT_TOKENS[name]
     config = _small(smoke) if name == "small" else _language_model(name, model, smoke)
+    sequence = prompt_tokens + config.rollout.max_tokens
+    if tunix_cache is not None and tunix_cache < sequence:
+        raise ValueError(f"--tunix-cache is {tunix_cache}, but a sequence has {sequence} tokens; give at least as many")
     return {
         "name": name,
         "config": to_dict(config),
@@ -52,7 +60,7 @@ def describe(
         "length": 16 if smoke else 128,
         "steps": steps,
         "warm_up": warm_up,
-        "tunix_cache": tunix_cache,
+        "tunix_cache": sequence + TUNIX_SPARE if tunix_cache is None else tunix_cache,
     }
 
 
