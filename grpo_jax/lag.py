@@ -21,6 +21,7 @@ from grpo_jax import hosts
 from grpo_jax.ahead import Beside, InTurn, Source, measured, own_key, steps_of
 from grpo_jax.config import Config
 from grpo_jax.experience import Collector, Experience
+from grpo_jax.placement import samples_beside
 from grpo_jax.program import Program
 from grpo_jax.types import Params, TrainState
 
@@ -102,7 +103,7 @@ def experiences(
         return found._replace(batch=found.batch._replace(old_log_probs=np.where(found.batch.mask, old, 0)))
 
     source = Source(config, collect, program.hand_over)
-    if hosts.count() > 1:
+    if not samples_beside(config):
         yield InTurn(source, state, ahead)
         return
     beside, patience = Beside(source, state, ahead), _PATIENCE

@@ -167,6 +167,11 @@ def sampler_on(
     return Sampler(Compiled(jax.jit(merged, in_shardings=places, out_shardings=groups), base), groups)
 
 
+def samples_beside(config: Config) -> bool:
+    """Returns whether a run samples beside its updates, ahead of them; several processes take turns, with a lag too."""
+    return config.rollout.lag > 0 and hosts.count() == 1
+
+
 def sampling_steps(config: Config, meshes: Meshes, parts: Parts, base: Base, params: Any) -> Sampling:
     """Builds what runs where completions are sampled.
 
@@ -197,7 +202,7 @@ def sampling_steps(config: Config, meshes: Meshes, parts: Parts, base: Base, par
         generate=sampler_on(mesh, on_mesh, parts, reading, params, parts.strategy, rollout.group_size, rollout.slots),
         answer=sampler_on(*answering, greedy(), 1, rollout.slots),
         old_log_probs=Compiled(scored, base),
-        hand_over=_hand_over(meshes, params, meanwhile=rollout.lag > 0 and hosts.count() == 1),
+        hand_over=_hand_over(meshes, params, meanwhile=samples_beside(config)),
     )
 
 
@@ -235,6 +240,6 @@ def _hand_over(meshes: Meshes, params: Any, *, meanwhile: bool) -> Callable[[Par
     if meshes.apart:
         places = places_of(params)
         return lambda params: jax.device_put(params, places, may_alias=False)
-    if not meanwhile:  # several processes sample in turn with the updates, with a lag too
+    if not meanwhile:
         return lambda params: params  # the update takes their memory only once sampling has ended
     return jax.jit(lambda params: jax.tree.map(jnp.copy, params), out_shardings=places_of(params))
