@@ -32,8 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         command = _parse(words)
-        # whoever recomputes layers is short of memory
-        keep_freed_memory(sparing=isinstance(command, Train | Sweep) and command.config.model.remat_layers)
+        keep_freed_memory()
         return command.execute()
     except Interrupted as error:
         return _failed(str(error), error.status)

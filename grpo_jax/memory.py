@@ -9,10 +9,6 @@ from grpo_jax.types import Params
 
 _LARGE = 1 << 28
 """Bytes of parameters from which a step takes many times as long as to fault in what sampling took."""
-_SPARED = 1 << 30
-"""Bytes from which a block goes back to the system at once where memory is spared."""
-_NEVER = -1
-"""The largest size, as glibc reads it."""
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8
 
 
@@ -22,31 +18,26 @@ def give_back_freed_memory() -> None:
         library.malloc_trim(0)
 
 
-def make_room(params: Params, *, first: bool, sparing: bool) -> None:
+def make_room(params: Params, *, first: bool) -> None:
     """Gives back what is free before an update, which takes most of all steps.
 
-    Before the first one that is what reading weights and compiling left. Later it is what sampling will take again,
-    which is given back where memory is spared: but not of a small model, beside whose step the page faults are felt.
+    Before the first one that is what reading weights and compiling left. Later it is what sampling will take again: to
+    fault that in is next to nothing beside a large model's step, and felt beside a small one's, which keeps it.
 
     Args:
         params: the policy's parameters, which say how large it is.
         first: whether it is the first update.
-        sparing: as of `keep_freed_memory`.
     """
-    if first or (sparing and sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params)) >= _LARGE):
+    if first or sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params)) >= _LARGE:
         give_back_freed_memory()
 
 
-def keep_freed_memory(*, sparing: bool = False) -> bool:
+def keep_freed_memory() -> bool:
     """Tells glibc to keep what a training step frees, instead of giving it back and asking again at every step.
 
     XLA on the CPU allocates its temporaries anew in each call; returned to the system they cost a page fault per 4 KiB,
-    a fifth to a quarter of a step's processor time. What is kept stays taken between steps. Calls of one function that
-    follow at once upon each other can hold their temporaries twice, as XLA frees them while the next call begins. Call
-    it before JAX allocates; the command line does.
-
-    Args:
-        sparing: let blocks of 1 GiB and more go back: slower, and less memory where a run takes most of what there is.
+    a quarter of the processor time of a small model's step. Peak memory does not change, but it stays taken. Call it
+    before JAX allocates; the command line does.
 
     Returns:
         Whether the setting was taken; False where the C library is not glibc.
@@ -54,8 +45,7 @@ def keep_freed_memory(*, sparing: bool = False) -> bool:
     library = _glibc()
     if library is None:
         return False
-    mapped, trimmed = (_SPARED, 2**31 - 1) if sparing else (_NEVER, _NEVER)
-    settings = {_ARENA_MAX: 1, _MMAP_THRESHOLD: mapped, _TRIM_THRESHOLD: trimmed, _TOP_PAD: 64 << 20}
+    settings = {_ARENA_MAX: 1, _MMAP_THRESHOLD: 1 << 30, _TRIM_THRESHOLD: 2**31 - 1, _TOP_PAD: 64 << 20}
     return all(library.mallopt(name, value) == 1 for name, value in settings.items())
 
 

@@ -66,7 +66,7 @@ def step(work: dict) -> dict[str, Any]:
             state.params, number * config.rollout.prompts, key=jax.random.fold_in(state.key, number)
         )
         sampled = time.perf_counter()
-        make_room(state.params, first=number == 0, sparing=config.model.remat_layers)  # as the training loop does
+        make_room(state.params, first=number == 0)  # as the training loop does
         state, metrics = program.update(state, program.place(found.rollout), program.place(found.batch))
         jax.block_until_ready((state, jax.device_get(metrics)))
         rows.append((time.perf_counter() - began, sampled - began, time.process_time() - worked))
@@ -116,7 +116,7 @@ def training(work: dict) -> dict[str, Any]:
 
 
 def main(work: dict) -> dict[str, Any]:
-    keep_freed_memory(sparing=work["config"]["model"]["remat_layers"])  # as the command line does
+    keep_freed_memory()  # as the command line does
     found = training(work) if work["name"] == "training" else step(work)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return found | {"peak_bytes": peak, "operations_per_second": multiplied_per_second(), "jax": jax.__version__}
