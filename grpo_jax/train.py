@@ -184,7 +184,7 @@ def _loop(
             found = source.next(state)
             placed = program.place((found.rollout, found.batch))
             row = _examined(run, state, placed, step)
-            make_room(state.params, first=done == first)
+            make_room(state.params, first=done == first, sparing=config.model.remat_layers)
             state, metrics = program.update(state, *placed)
             state = _at_position(state, program, position + found.consumed)
             row |= _numbers(jax.device_get(metrics)) | {"rounds": float(found.rounds)} | found.measures

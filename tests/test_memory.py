@@ -1,13 +1,17 @@
 """The allocator's setting is taken and saves the page faults it is there to save; what it keeps can be given back."""
 
+import mmap
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import pytest
 
 from grpo_jax import memory
 
+OFFERED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+"""Whether the system gives huge pages to all, to whoever asks, or to none."""
 FAULTS = """
 import resource, sys
 from grpo_jax.memory import keep_freed_memory
@@ -43,6 +47,36 @@ print(full, freed, resident(), last[0])
 """
 
 
+LARGE = """
+import ctypes, mmap, resource, sys
+import jax
+from grpo_jax.memory import keep_freed_memory, make_room
+
+def addresses():
+    return int(open("/proc/self/statm").read().split()[0]) * mmap.PAGESIZE
+
+kept, sparing, size = sys.argv[1] == "kept", sys.argv[2] == "sparing", 2**30 + 2**20
+if kept:
+    assert keep_freed_memory()
+params = {"w": jax.ShapeDtypeStruct((2**26,), "float32")}
+make_room(params, first=True, sparing=sparing)
+c = ctypes.CDLL("libc.so.6")
+c.malloc.restype, c.malloc.argtypes, c.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
+c.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+held = c.malloc(size)
+found, before = [], addresses()
+for _ in range(2):
+    make_room(params, first=True, sparing=sparing)  # another run of the same process
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    block = c.malloc(size)
+    c.memset(block, 1, size)
+    c.free(block)
+    found.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults)
+    make_room(params, first=False, sparing=sparing)
+print(*found, (addresses() - before) // 2**20)
+"""
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc is a Linux library")
 def test_a_step_does_not_fault_in_again_what_the_last_one_freed():
     def faults(mode):
@@ -61,11 +95,34 @@ def test_what_is_kept_can_be_given_back():
     assert given_back < full - 400
 
 
-@pytest.mark.parametrize(("floats", "first", "expected"), [(10, True, 1), (10, False, 0), (2**26, False, 1)])
-def test_room_is_made_before_the_first_update_and_before_every_one_of_a_large_model(
-    floats, first, expected, monkeypatch
+def faults_of_a_large_block(kept, spared):
+    """Page faults of writing a block of just over 1 GiB before and after it was freed, and MiB of addresses added."""
+    done = subprocess.run([sys.executable, "-c", LARGE, kept, spared], capture_output=True, text=True, check=True)
+    return [int(word) for word in done.stdout.split()]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc is a Linux library")
+def test_a_large_models_blocks_stay_but_where_memory_is_spared_or_the_setting_was_not_asked_for():
+    offered = OFFERED.read_text(encoding="ascii") if OFFERED.exists() else "[never]"
+    pages = 2**30 // mmap.PAGESIZE
+    first, again, added = faults_of_a_large_block("kept", "not sparing")
+    assert again < pages / 4
+    assert added < 4096  # a second run of the same process takes no addresses of its own
+    if memory._huge_pages_are_free() and "[never]" not in offered:
+        assert first < pages / 4
+    if "[always]" not in offered:
+        for mode in (("kept", "sparing"), ("as it is", "not sparing")):
+            assert faults_of_a_large_block(*mode)[1] > pages / 4
+
+
+@pytest.mark.parametrize(
+    ("floats", "first", "sparing", "expected"),
+    [(10, True, False, 1), (10, False, True, 0), (2**26, False, True, 1), (2**26, False, False, 0)],
+)
+def test_room_is_made_before_the_first_update_and_where_memory_is_spared_before_every_one_of_a_large_model(
+    floats, first, sparing, expected, monkeypatch
 ):
     calls = []
     monkeypatch.setattr(memory, "give_back_freed_memory", lambda: calls.append(None))
-    memory.make_room({"w": jax.ShapeDtypeStruct((floats,), "float32")}, first=first)
+    memory.make_room({"w": jax.ShapeDtypeStruct((floats,), "float32")}, first=first, sparing=sparing)
     assert len(calls) == expected

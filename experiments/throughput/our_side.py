@@ -66,7 +66,7 @@ def step(work: dict) -> dict[str, Any]:
             state.params, number * config.rollout.prompts, key=jax.random.fold_in(state.key, number)
         )
         sampled = time.perf_counter()
-        make_room(state.params, first=number == 0)  # as the training loop does
+        make_room(state.params, first=number == 0, sparing=config.model.remat_layers)  # as the training loop
         state, metrics = program.update(state, program.place(found.rollout), program.place(found.batch))
         jax.block_until_ready((state, jax.device_get(metrics)))
         rows.append((time.perf_counter() - began, sampled - began, time.process_time() - worked))
@@ -105,8 +105,9 @@ def training(work: dict) -> dict[str, Any]:
 
     compiled, params = jax.jit(update, donate_argnums=(0, 1)), pretrained.load(path, shape)
     moments, rows = adam.init(params), []
-    for _ in range(work["warm_up"] + work["steps"]):
+    for number in range(work["warm_up"] + work["steps"]):
         began, worked = time.perf_counter(), time.process_time()
+        make_room(params, first=number == 0, sparing=False)
         params, moments, value = compiled(params, moments, rollout)
         float(value)
         rows.append((time.perf_counter() - began, time.process_time() - worked))

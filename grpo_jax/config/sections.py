@@ -64,7 +64,8 @@ class ModelConfig:
         tied_head: whether the head is the transposed embedding.
         scan_layers: compile one block and loop over layers: quicker to compile, slower to run when small.
         remat_layers: recompute each layer in the backward pass instead of keeping what it computed: less memory. Add
-            scan_layers: of a loop no compiler can recompute all layers at once, which XLA does on CPUs.
+            scan_layers: of a loop no compiler can recompute all layers at once, which XLA does on CPUs. On CPUs the
+            command line then also gives freed memory back before every update.
         dtype: what blocks compute in; parameters and log-probs are float32.
         logits_per_chunk: most logits that scoring holds at a time on each device.
         attention_logits_per_chunk: most logits of attention that a layer holds at a time while scoring.
