@@ -104,7 +104,8 @@ def training(work: dict) -> dict[str, Any]:
         return optax.apply_updates(params, change), moments, value
 
     compiled, params = jax.jit(update, donate_argnums=(0, 1)), pretrained.load(path, shape)
-    moments, rows = adam.init(params), []
+    state, rows = (params, adam.init(params), rollout), []
+    params, moments, rollout = jax.device_put(state, jax.devices()[0])  # as outputs are: all steps share a compilation
     for number in range(work["warm_up"] + work["steps"]):
         began, worked = time.perf_counter(), time.process_time()
         make_room(params, first=number == 0, sparing=False)
