@@ -3,12 +3,14 @@
 import mmap
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import jax
 import pytest
 
-from grpo_jax import memory
+from grpo_jax import memory, train
+from tests.runs import TINY, compiled
 
 OFFERED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 """Whether the system gives huge pages to all, to whoever asks, or to none."""
@@ -126,3 +128,15 @@ def test_room_is_made_before_the_first_update_and_where_memory_is_spared_before_
     monkeypatch.setattr(memory, "give_back_freed_memory", lambda: calls.append(None))
     memory.make_room({"w": jax.ShapeDtypeStruct((floats,), "float32")}, first=first, sparing=sparing)
     assert len(calls) == expected
+
+
+@pytest.mark.parametrize("recomputed", [False, True])
+def test_a_run_makes_room_before_its_updates_and_spares_memory_where_layers_are_recomputed(
+    recomputed, tmp_path, monkeypatch
+):
+    calls = []
+    monkeypatch.setattr(train, "compile_program", lambda config, _: compiled(replace(config, model=TINY.model)))
+    monkeypatch.setattr(train, "save_curves", lambda *_: None)
+    monkeypatch.setattr(train, "make_room", lambda params, *, first, sparing: calls.append((first, sparing)))
+    train.train(replace(TINY, steps=3, model=replace(TINY.model, remat_layers=recomputed)), tmp_path / "run")
+    assert calls == [(True, recomputed), (False, recomputed), (False, recomputed)]
