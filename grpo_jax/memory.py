@@ -28,22 +28,24 @@ def give_back_freed_memory() -> None:
         library.malloc_trim(0)
 
 
-def make_room(params: Params, *, first: bool, sparing: bool) -> None:
-    """Gives back what is free before an update, which takes most of all steps.
+def make_room(params: Params, *, first: bool, sparing: bool, quiet: bool) -> None:
+    """Gives back what is free before an update, or another call of its size, which take most of all steps.
 
     Before the first one that is what reading weights and compiling left. Later it is what sampling will take again,
     which is given back where memory is spared: but not of a small model, beside whose step the page faults are felt.
 
     On CPUs the temporaries of a large model's update are one block of gigabytes, and to fault that in is felt too: if
-    `keep_freed_memory` was called and memory is not spared, it is kept from the first update on, in huge pages.
+    `keep_freed_memory` was called and memory is not spared, it is kept from the first update on, in huge pages. The
+    next update finds it again, but for what other work left in it: after such, all that is free is given back.
 
     Args:
         params: the policy's parameters, which say how large it is.
         first: whether it is the first update.
         sparing: whether less memory is worth a slower step.
+        quiet: whether nothing but sampling came since the last update: no evaluation, checkpoint, gradient share.
     """
     large = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params)) >= _LARGE
-    if first or (large and sparing):
+    if first or (large and (sparing or not quiet)):
         give_back_freed_memory()
     if first and large and not sparing and _kept and jax.default_backend() == "cpu":
         _keep_large_blocks()

@@ -3,6 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -183,21 +184,25 @@ def _loop(
             run.profile(step)
             found = source.next(state)
             placed = program.place((found.rollout, found.batch))
-            row = _examined(run, state, placed, step)
-            make_room(state.params, first=done == first, sparing=config.model.remat_layers)
+            room = partial(make_room, state.params, first=done == first, sparing=config.model.remat_layers)
+            row, examined = {}, _is_examined(config, program, step)
+            if examined:
+                room(quiet=False)
+                row = _examined(run, state, placed, step)
+            room(quiet=not (examined or _due(config.evaluation.every, done) or _due(config.checkpoint_every, done)))
             state, metrics = program.update(state, *placed)
             state = _at_position(state, program, position + found.consumed)
             row |= _numbers(jax.device_get(metrics)) | {"rounds": float(found.rounds)} | found.measures
             row |= {"seconds": time.monotonic() - began}
             _stop_if_broken(run, state, step)
-            if step == config.steps or (config.evaluation.every and step % config.evaluation.every == 0):
+            if step == config.steps or _due(config.evaluation.every, step):
                 row |= _accuracies(_evaluated(config, program, state.params, everywhere=step == config.steps))
             heard = beat(step, time.monotonic() - began, run.asked() > 0)
             row |= heard.measures
             run.writer.write(step, row | {"seconds_total": time.monotonic() - run.began})
             diagnose({"step": step, **row})
             show.update(step, {_SHOWN[name]: row[name] for name in _SHOWN if name in row})
-            if step == config.steps or step % config.checkpoint_every == 0 or heard.stop:
+            if step == config.steps or _due(config.checkpoint_every, step) or heard.stop:
                 run.saver.save(state, step, score=row.get("accuracy_validation"), extra=as_arrays(source.ahead()))
             run.saver.check()
             if heard.stop and step < config.steps:
@@ -212,13 +217,23 @@ def _end_if_asked(run: Run, step: int) -> None:
         raise Interrupted(signal, f"step {step} is saved; resuming {run.files.path} goes on from there")
 
 
+def _due(every: int, step: int) -> bool:
+    return every > 0 and step % every == 0
+
+
+def _is_examined(config: Config, program: Program, step: int) -> bool:
+    """Whether a call as large as an update comes before the one of a step."""
+    certified = bool(program.certificate) and _due(config.certify_every, step)
+    return config.check_invariants or _due(config.gradient_share_every, step) or certified
+
+
 def _examined(run: Run, state: TrainState, placed: tuple[Rollout, Batch], step: int) -> dict[str, float]:
     config, program, row = run.config, run.program, {}
     if config.check_invariants:
         program.check(state, *placed)
-    if config.gradient_share_every and step % config.gradient_share_every == 0:
+    if _due(config.gradient_share_every, step):
         row["degenerate_gradient_share"] = float(program.share(state, *placed))
-    if program.certificate and step % config.certify_every == 0:
+    if program.certificate and _due(config.certify_every, step):
         row |= as_row(jax.device_get(program.certificate(state, *placed)))
     return row
 

@@ -61,20 +61,20 @@ kept, sparing, size = sys.argv[1] == "kept", sys.argv[2] == "sparing", 2**30 + 2
 if kept:
     assert keep_freed_memory()
 params = {"w": jax.ShapeDtypeStruct((2**26,), "float32")}
-make_room(params, first=True, sparing=sparing)
+make_room(params, first=True, sparing=sparing, quiet=True)
 c = ctypes.CDLL("libc.so.6")
 c.malloc.restype, c.malloc.argtypes, c.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
 c.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
 held = c.malloc(size)
 found, before = [], addresses()
 for _ in range(2):
-    make_room(params, first=True, sparing=sparing)  # another run of the same process
+    make_room(params, first=True, sparing=sparing, quiet=True)  # another run of the same process
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     block = c.malloc(size)
     c.memset(block, 1, size)
     c.free(block)
     found.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults)
-    make_room(params, first=False, sparing=sparing)
+    make_room(params, first=False, sparing=sparing, quiet=True)
 print(*found, (addresses() - before) // 2**20)
 """
 
@@ -118,25 +118,38 @@ def test_a_large_models_blocks_stay_but_where_memory_is_spared_or_the_setting_wa
 
 
 @pytest.mark.parametrize(
-    ("floats", "first", "sparing", "expected"),
-    [(10, True, False, 1), (10, False, True, 0), (2**26, False, True, 1), (2**26, False, False, 0)],
+    ("floats", "first", "sparing", "quiet", "expected"),
+    [
+        (10, True, False, True, 1),
+        (10, False, True, False, 0),
+        (2**26, False, True, True, 1),
+        (2**26, False, False, False, 1),
+        (2**26, False, False, True, 0),
+    ],
 )
-def test_room_is_made_before_the_first_update_and_where_memory_is_spared_before_every_one_of_a_large_model(
-    floats, first, sparing, expected, monkeypatch
+def test_room_is_made_before_the_first_update_and_before_those_of_a_large_model_that_spares_memory_or_did_other_work(
+    floats, first, sparing, quiet, expected, monkeypatch
 ):
     calls = []
     monkeypatch.setattr(memory, "give_back_freed_memory", lambda: calls.append(None))
-    memory.make_room({"w": jax.ShapeDtypeStruct((floats,), "float32")}, first=first, sparing=sparing)
+    memory.make_room({"w": jax.ShapeDtypeStruct((floats,), "float32")}, first=first, sparing=sparing, quiet=quiet)
     assert len(calls) == expected
 
 
 @pytest.mark.parametrize("recomputed", [False, True])
-def test_a_run_makes_room_before_its_updates_and_spares_memory_where_layers_are_recomputed(
-    recomputed, tmp_path, monkeypatch
-):
+def test_a_run_makes_room_and_says_what_came_before_an_update(recomputed, tmp_path, monkeypatch):
+    """Steps end with a checkpoint (2, 4, 6), an evaluation (3, 6), and begin with a gradient share (5)."""
     calls = []
+
+    def noted(params, *, first, sparing, quiet):
+        assert sparing == recomputed
+        calls.append((first, quiet))
+
     monkeypatch.setattr(train, "compile_program", lambda config, _: compiled(replace(config, model=TINY.model)))
     monkeypatch.setattr(train, "save_curves", lambda *_: None)
-    monkeypatch.setattr(train, "make_room", lambda params, *, first, sparing: calls.append((first, sparing)))
-    train.train(replace(TINY, steps=3, model=replace(TINY.model, remat_layers=recomputed)), tmp_path / "run")
-    assert calls == [(True, recomputed), (False, recomputed), (False, recomputed)]
+    monkeypatch.setattr(train, "make_room", noted)
+    every = {"checkpoint_every": 2, "evaluation": replace(TINY.evaluation, every=3), "gradient_share_every": 5}
+    model = replace(TINY.model, remat_layers=recomputed)
+    train.train(replace(TINY, steps=6, model=model, **every), tmp_path / "run")
+    later = [(False, quiet) for quiet in (True, False, False, False, False, True)]
+    assert calls == [(True, False), *later]

@@ -66,7 +66,8 @@ def step(work: dict) -> dict[str, Any]:
             state.params, number * config.rollout.prompts, key=jax.random.fold_in(state.key, number)
         )
         sampled = time.perf_counter()
-        make_room(state.params, first=number == 0, sparing=config.model.remat_layers)  # as the training loop
+        # as the training loop does
+        make_room(state.params, first=number == 0, sparing=config.model.remat_layers, quiet=True)
         state, metrics = program.update(state, program.place(found.rollout), program.place(found.batch))
         jax.block_until_ready((state, jax.device_get(metrics)))
         rows.append((time.perf_counter() - began, sampled - began, time.process_time() - worked))
@@ -108,7 +109,7 @@ def training(work: dict) -> dict[str, Any]:
     params, moments, rollout = jax.device_put(state, jax.devices()[0])  # as outputs are: all steps share a compilation
     for number in range(work["warm_up"] + work["steps"]):
         began, worked = time.perf_counter(), time.process_time()
-        make_room(params, first=number == 0, sparing=False)
+        make_room(params, first=number == 0, sparing=False, quiet=True)
         params, moments, value = compiled(params, moments, rollout)
         float(value)
         rows.append((time.perf_counter() - began, time.process_time() - worked))
