@@ -16,8 +16,10 @@ _LARGE = 1 << 28
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8
 _NO_SIZE = -1
 """As a threshold larger than every block."""
+_SMALL_BLOCKS = 1 << 30
+"""Addresses for all other blocks: glibc takes the smallest free stretch that will do, and leaves the large one."""
 _FENCE = 64 << 20
-"""Addresses at the end of those in huge pages, not written to, so that they are not given up with the heap's end."""
+"""Addresses between and behind both, never written, so that they stay two and are not given up as the heap's end."""
 _kept = False
 """Whether the settings of `keep_freed_memory` were taken, which hold for the whole process."""
 
@@ -70,7 +72,7 @@ def keep_freed_memory() -> bool:
 
 @cache  # once in a process, however many runs it makes
 def _keep_large_blocks() -> None:
-    """Keeps blocks of every size, new ones in huge pages: in addresses for three quarters of the machine's memory."""
+    """Keeps blocks of every size, large ones in huge pages: in addresses for three quarters of the machine's memory."""
     library = _glibc()
     if library is None or not all(library.mallopt(name, _NO_SIZE) == 1 for name in (_MMAP_THRESHOLD, _TRIM_THRESHOLD)):
         return
@@ -79,9 +81,12 @@ def _keep_large_blocks() -> None:
     if begin is None:  # small pages are kept as well
         return
     library.malloc(_FENCE)
+    rest = library.malloc(_SMALL_BLOCKS)
+    library.malloc(_FENCE)
     first = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
     library.madvise(first, (begin + size - first) // mmap.PAGESIZE * mmap.PAGESIZE, mmap.MADV_HUGEPAGE)
-    library.free(begin)
+    for block in (begin, rest):
+        library.free(block)
 
 
 def _huge_pages_are_free() -> bool:
