@@ -39,6 +39,7 @@ def make_room(params: Params, *, first: bool, sparing: bool, quiet: bool) -> Non
     On CPUs the temporaries of a large model's update are one block of gigabytes, and to fault that in is felt too: if
     `keep_freed_memory` was called and memory is not spared, it is kept from the first update on, in huge pages. The
     next update finds it again, but for what other work left in it: after such, all that is free is given back.
+    While a checkpoint is written, its copies lie beside it: the run's peak.
 
     Args:
         params: the policy's parameters, which say how large it is.
