@@ -31,27 +31,39 @@ def give_back_freed_memory() -> None:
 
 
 def make_room(params: Params, *, first: bool, sparing: bool, quiet: bool) -> None:
-    """Gives back what is free before an update, or another call of its size, which take most of all steps.
+    """Gives back what is free: before an update, or another call of its size, which take most of all steps.
 
     Before the first one that is what reading weights and compiling left. Later it is what sampling will take again,
     which is given back where memory is spared: but not of a small model, beside whose step the page faults are felt.
 
     On CPUs the temporaries of a large model's update are one block of gigabytes, and to fault that in is felt too: if
     `keep_freed_memory` was called and memory is not spared, it is kept from the first update on, in huge pages. The
-    next update finds it again, but for what other work left in it: after such, all that is free is given back.
-    While a checkpoint is written, its copies lie beside it: the run's peak.
+    next update finds it again, but for what other work would leave in it: before and after such, all that is free is
+    given back.
 
     Args:
         params: the policy's parameters, which say how large it is.
         first: whether it is the first update.
         sparing: whether less memory is worth a slower step.
-        quiet: whether nothing but sampling came since the last update: no evaluation, checkpoint, gradient share.
+        quiet: whether nothing but sampling came since the last update or comes now: no evaluation, checkpoint, gradient
+            share.
     """
-    large = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params)) >= _LARGE
-    if first or (large and (sparing or not quiet)):
+    if first or (_is_large(params) and (sparing or not quiet)):
         give_back_freed_memory()
-    if first and large and not sparing and _kept and jax.default_backend() == "cpu":
+    if first and not sparing and _kept and copies_are_felt(params):
         _keep_large_blocks()
+
+
+def copies_are_felt(params: Params) -> bool:
+    """Whether the parameters are large and copies of them lie in the memory of a step's temporaries.
+
+    A checkpoint makes such while it is written, and an update then leaves it the old parameters and allocates the new.
+    """
+    return _is_large(params) and jax.default_backend() == "cpu"
+
+
+def _is_large(params: Params) -> bool:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params)) >= _LARGE
 
 
 def keep_freed_memory() -> bool:

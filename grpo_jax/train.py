@@ -14,12 +14,13 @@ from grpo_jax import checkpoints, hosts
 from grpo_jax.announcements import conclusion, introduction
 from grpo_jax.config import Config, from_dict, load, to_dict
 from grpo_jax.diagnosis import Rule, follow, shipped_rules
+from grpo_jax.due import Due, due
 from grpo_jax.evaluation import Evaluation, described, evaluate, out_of_domain
 from grpo_jax.experience import Experience
 from grpo_jax.interruption import Interrupted, agreed, interruption
 from grpo_jax.lag import experiences, steps_of
 from grpo_jax.losses import Objective
-from grpo_jax.memory import make_room
+from grpo_jax.memory import copies_are_felt, make_room
 from grpo_jax.metrics import (
     Progress,
     Row,
@@ -176,6 +177,7 @@ def _loop(
 ) -> TrainState:
     config, program = run.config, run.program
     beat = heartbeat(run.files.heartbeats)
+    room = partial(make_room, sparing=config.model.remat_layers)
     first = steps_of(config, state)
     _end_if_asked(run, first)
     with experiences(config, program, state, ahead) as source:
@@ -184,25 +186,29 @@ def _loop(
             run.profile(step)
             found = source.next(state)
             placed = program.place((found.rollout, found.batch))
-            room = partial(make_room, state.params, first=done == first, sparing=config.model.remat_layers)
-            row, examined = {}, _is_examined(config, program, step)
-            if examined:
-                room(quiet=False)
-                row = _examined(run, state, placed, step)
-            room(quiet=not (examined or _due(config.evaluation.every, done) or _due(config.checkpoint_every, done)))
+            now, last = (due(config, each, certifiable=program.certificate is not None) for each in (step, done))
+            row, begins = {}, done == first
+            if copies_are_felt(state.params):
+                run.saver.wait()
+            if now.before:
+                room(state.params, first=begins, quiet=False)
+                row = _examined(run, state, placed, now)
+            room(state.params, first=begins, quiet=not (now.before or last.after))
             state, metrics = program.update(state, *placed)
             state = _at_position(state, program, position + found.consumed)
             row |= _numbers(jax.device_get(metrics)) | {"rounds": float(found.rounds)} | found.measures
             row |= {"seconds": time.monotonic() - began}
             _stop_if_broken(run, state, step)
-            if step == config.steps or _due(config.evaluation.every, step):
+            if now.after:
+                room(state.params, first=False, quiet=False)
+            if now.evaluation:
                 row |= _accuracies(_evaluated(config, program, state.params, everywhere=step == config.steps))
             heard = beat(step, time.monotonic() - began, run.asked() > 0)
             row |= heard.measures
             run.writer.write(step, row | {"seconds_total": time.monotonic() - run.began})
             diagnose({"step": step, **row})
             show.update(step, {_SHOWN[name]: row[name] for name in _SHOWN if name in row})
-            if step == config.steps or _due(config.checkpoint_every, step) or heard.stop:
+            if now.checkpoint or heard.stop:
                 run.saver.save(state, step, score=row.get("accuracy_validation"), extra=as_arrays(source.ahead()))
             run.saver.check()
             if heard.stop and step < config.steps:
@@ -217,23 +223,13 @@ def _end_if_asked(run: Run, step: int) -> None:
         raise Interrupted(signal, f"step {step} is saved; resuming {run.files.path} goes on from there")
 
 
-def _due(every: int, step: int) -> bool:
-    return every > 0 and step % every == 0
-
-
-def _is_examined(config: Config, program: Program, step: int) -> bool:
-    """Whether a call as large as an update comes before the one of a step."""
-    certified = bool(program.certificate) and _due(config.certify_every, step)
-    return config.check_invariants or _due(config.gradient_share_every, step) or certified
-
-
-def _examined(run: Run, state: TrainState, placed: tuple[Rollout, Batch], step: int) -> dict[str, float]:
-    config, program, row = run.config, run.program, {}
-    if config.check_invariants:
+def _examined(run: Run, state: TrainState, placed: tuple[Rollout, Batch], now: Due) -> dict[str, float]:
+    program, row = run.program, {}
+    if now.invariants:
         program.check(state, *placed)
-    if _due(config.gradient_share_every, step):
+    if now.gradient_share:
         row["degenerate_gradient_share"] = float(program.share(state, *placed))
-    if program.certificate and _due(config.certify_every, step):
+    if now.certificate and program.certificate is not None:
         row |= as_row(jax.device_get(program.certificate(state, *placed)))
     return row
 

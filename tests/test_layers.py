@@ -45,6 +45,7 @@ ORDER = (
     "warm_start",
     "testing",
     "plan",
+    "due",
     "train",
     "tuning",
     "report",

@@ -3,13 +3,14 @@
 import mmap
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import jax
 import pytest
 
-from grpo_jax import memory, train
+from grpo_jax import checkpoints, memory, train
 from tests.runs import TINY, compiled
 
 OFFERED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -137,7 +138,7 @@ def test_room_is_made_before_the_first_update_and_before_those_of_a_large_model_
 
 
 @pytest.mark.parametrize("recomputed", [False, True])
-def test_a_run_makes_room_and_says_what_came_before_an_update(recomputed, tmp_path, monkeypatch):
+def test_a_run_makes_room_and_says_what_comes_before_and_after_an_update(recomputed, tmp_path, monkeypatch):
     """Steps end with a checkpoint (2, 4, 6), an evaluation (3, 6), and begin with a gradient share (5)."""
     calls = []
 
@@ -145,11 +146,45 @@ def test_a_run_makes_room_and_says_what_came_before_an_update(recomputed, tmp_pa
         assert sparing == recomputed
         calls.append((first, quiet))
 
+    monkeypatch.setattr(train, "make_room", noted)
+    train.train(run_of_six(monkeypatch, remat_layers=recomputed), tmp_path / "run")
+    quiet = [(False, True)]
+    loud = [(False, False)]
+    assert calls == [(True, False), *quiet, *loud, *loud, *loud, *loud, *loud, *loud, *loud, *quiet, *loud]
+
+
+@pytest.mark.parametrize("felt", [False, True])
+def test_no_checkpoint_is_being_written_beside_a_large_models_update(felt, tmp_path, monkeypatch):
+    """A saver that never ends by itself: a small model's run updates beside it, a large one's waits."""
+    waits, writing, beside = [], [], []
+    config = run_of_six(monkeypatch)
+    program = compiled(config)
+
+    @contextmanager
+    def saver(*_):
+        yield checkpoints.Saver(
+            lambda *_, **__: writing.append(None), lambda: None, lambda: (waits.append(None), writing.clear())
+        )
+
+    def update(*given):
+        beside.append(len(writing))
+        return program.update(*given)
+
+    monkeypatch.setattr(train, "compile_program", lambda *_: program._replace(update=update))
+    monkeypatch.setattr(train.checkpoints, "saver", saver)
+    monkeypatch.setattr(train, "copies_are_felt", lambda _: felt)
+    train.train(config, tmp_path / "run")
+    assert beside == ([0] * 6 if felt else [1, 1, 2, 2, 3, 3])
+
+
+def test_copies_are_felt_of_large_parameters_on_the_host():
+    assert memory.copies_are_felt({"w": jax.ShapeDtypeStruct((2**26,), "float32")})
+    assert not memory.copies_are_felt({"w": jax.ShapeDtypeStruct((2**26 - 1,), "float32")})
+
+
+def run_of_six(monkeypatch, remat_layers=False):
+    """Checkpoints at 2, 4, 6, evaluations at 3 and 6, a gradient share at 5; compiled as other tests' programs are."""
     monkeypatch.setattr(train, "compile_program", lambda config, _: compiled(replace(config, model=TINY.model)))
     monkeypatch.setattr(train, "save_curves", lambda *_: None)
-    monkeypatch.setattr(train, "make_room", noted)
     every = {"checkpoint_every": 2, "evaluation": replace(TINY.evaluation, every=3), "gradient_share_every": 5}
-    model = replace(TINY.model, remat_layers=recomputed)
-    train.train(replace(TINY, steps=6, model=model, **every), tmp_path / "run")
-    later = [(False, quiet) for quiet in (True, False, False, False, False, True)]
-    assert calls == [(True, False), *later]
+    return replace(TINY, steps=6, model=replace(TINY.model, remat_layers=remat_layers), **every)
