@@ -22,7 +22,10 @@ HERE = Path(__file__).parent / "fixtures"
 LENGTHS = (14, 9, 11)
 """Tokens of each row's prompt."""
 CONTINUATION = 10
-"""Tokens that follow each prompt, fixed ones for the logits and greedy ones."""
+"""Fixed tokens that follow each prompt, for the logits."""
+PROMPTS, LONGEST, GREEDY = 20, 16, 64
+"""Other prompts, tokens of the longest, and greedy tokens that follow each; it is padded to the left."""
+PAD = 2
 COMMON = {
     "vocab_size": 61,
     "hidden_size": 32,
@@ -34,7 +37,7 @@ COMMON = {
     "initializer_range": 0.3,
     "bos_token_id": 0,
     "eos_token_id": 1,
-    "pad_token_id": 2,
+    "pad_token_id": PAD,
 }
 LLAMA3 = {
     "rope_type": "llama3",
@@ -85,22 +88,29 @@ def main() -> None:
         model = type(model).from_pretrained(HERE / name, dtype=torch.float32).eval()
         generator = np.random.default_rng(seed)
         tokens = generator.integers(3, 61, (len(LENGTHS), max(LENGTHS) + CONTINUATION))
-        logits, greedy = [], []
+        logits = []
         for row, length in zip(tokens, LENGTHS, strict=True):
             ids = torch.tensor(row[: length + CONTINUATION])[None]
             with torch.no_grad():
                 logits.append(np.pad(model(ids).logits[0].numpy(), ((0, max(LENGTHS) - length), (0, 0))))
-                longer = model.generate(
-                    ids[:, :length], max_new_tokens=CONTINUATION, do_sample=False, eos_token_id=None, pad_token_id=2
-                )
-            greedy.append(longer[0, length:].numpy())
+        prompts = generator.integers(3, 61, (PROMPTS, LONGEST))
+        prompts[np.arange(LONGEST) < generator.integers(0, LONGEST, (PROMPTS, 1))] = PAD
+        greedy = [continued(model, torch.tensor(row[row != PAD])[None]) for row in prompts]
         np.savez_compressed(
             HERE / name / "expected.npz",
             tokens=tokens.astype(np.int32),
             lengths=np.array(LENGTHS, np.int32),
             logits=np.stack(logits),
+            prompts=prompts.astype(np.int32),
             greedy=np.stack(greedy).astype(np.int32),
         )
+
+
+def continued(model, ids: torch.Tensor) -> np.ndarray:
+    """Returns the greedy tokens after one row of tokens."""
+    with torch.no_grad():
+        longer = model.generate(ids, max_new_tokens=GREEDY, do_sample=False, eos_token_id=None, pad_token_id=PAD)
+    return longer[0, ids.shape[1] :].numpy()
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from grpo_jax.types import Prompts, Rollout
 FIXTURES = Path(__file__).parent / "fixtures"
 NAMES = ("llama", "qwen2", "qwen3", "gemma3")
 STORED = {"llama": "float32", "qwen2": "float16", "qwen3": "bfloat16", "gemma3": "bfloat16"}
-STEPS = 10
+STEPS, PAD = 10, 2
 SCANNED = {"scan_layers": True}
 
 
@@ -66,11 +66,11 @@ def test_scores_without_a_cache_are_those_of_transformers(name, left):
     np.testing.assert_allclose(scores.log_probs[:, 0], chosen, atol=2e-4 * np.ptp(logits))
 
 
-@pytest.mark.parametrize("scan_layers", [False, True])
+@pytest.mark.parametrize(("scan_layers", "left"), [(False, True), (False, False), (True, True)])
 @pytest.mark.parametrize("name", NAMES)
-def test_logits_with_a_cache_are_those_of_transformers(name, scan_layers):
+def test_logits_with_a_cache_are_those_of_transformers(name, scan_layers, left):
     _, policy, params = loaded(name, scan_layers)
-    rollout, logits = rollout_of(name, left=True), logits_after_prompts(name)
+    rollout, logits = rollout_of(name, left), logits_after_prompts(name)
     prefix, cache = jax.jit(policy.prefill)(params, rollout.prompts), policy.empty_cache(3, 1, STEPS)
     found, decode = [prefix.logits], jax.jit(policy.decode)
     for t in range(STEPS):
@@ -79,12 +79,18 @@ def test_logits_with_a_cache_are_those_of_transformers(name, scan_layers):
     np.testing.assert_allclose(np.stack(found, axis=1), logits, rtol=0, atol=2e-4 * np.ptp(logits))
 
 
+@pytest.mark.parametrize("left", [True, False])
 @pytest.mark.parametrize("name", NAMES)
-def test_greedy_continuations_are_those_of_transformers(name):
-    config, policy, params = loaded(name)
-    generate = jax.jit(sampler(policy, greedy(), 1, STEPS, (config.vocabulary_size - 1,), 2))
-    found = generate(params, rollout_of(name, left=False).prompts, key=jax.random.key(0))
-    np.testing.assert_array_equal(found.tokens[:, 0], expected(name)["greedy"])
+def test_greedy_continuations_of_twenty_prompts_are_those_of_transformers(name, left):
+    _, policy, params = loaded(name)
+    known = expected(name)
+    tokens, theirs = known["prompts"], known["greedy"]
+    assert theirs.shape == (20, 64)
+    if not left:
+        tokens = np.stack([np.roll(row, -np.count_nonzero(row == PAD)) for row in tokens])
+    generate = jax.jit(sampler(policy, greedy(), 1, theirs.shape[1], (), PAD))
+    found = generate(params, Prompts(jnp.asarray(tokens), jnp.asarray(tokens != PAD)), key=jax.random.key(0))
+    np.testing.assert_array_equal(found.tokens[:, 0], theirs)
 
 
 @pytest.mark.parametrize("name", NAMES)
