@@ -15,7 +15,10 @@ def measures(surrogate: Surrogate, scores: Scores, batch: Batch, terms: Terms) -
     """Returns the statistics of a batch by name.
 
     KL is estimated by k3, weighted by the causal ratio when an older policy sampled: unbiased and, unlike k1, hardly
-    ever far from its mean. ``kl_per_sequence`` and ``kl`` are in nats per completion, ``kl_per_token`` per token.
+    ever far from its mean. It is where a token is sampled that the policy has all but given up: at a log-ratio of -11
+    that token reads e^11 - 12 nats, ``kl_token_max`` shows it, and the batch's mean says little. ``kl_per_sequence``
+    and ``kl`` are in nats per completion, ``kl_per_token`` per token.
+
     Groups that exist count in every statistic whatever the rule for degenerate ones, except those of the ratio and the
     KL, which cover the groups that are trained.
     """
