@@ -33,13 +33,12 @@ class Due(NamedTuple):
         return self.evaluation or self.checkpoint
 
 
-def due(config: Config, step: int, *, certifiable: bool) -> Due:
+def due(config: Config, step: int) -> Due:
     """Returns what is due at a step; everything that follows an update is, at the last one.
 
     Args:
         config: the run.
         step: counted from 1; 0 is the state before the first.
-        certifiable: whether the program has a certificate.
     """
 
     def every(steps: int) -> bool:
@@ -49,7 +48,7 @@ def due(config: Config, step: int, *, certifiable: bool) -> Due:
     return Due(
         invariants=config.check_invariants,
         gradient_share=every(config.gradient_share_every),
-        certificate=certifiable and every(config.certify_every),
+        certificate=every(config.certify_every),
         evaluation=last or every(config.evaluation.every),
         checkpoint=last or every(config.checkpoint_every),
     )

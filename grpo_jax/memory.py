@@ -50,14 +50,14 @@ def make_room(params: Params, *, first: bool, sparing: bool, quiet: bool) -> Non
     """
     if first or (_is_large(params) and (sparing or not quiet)):
         give_back_freed_memory()
-    if first and not sparing and _kept and copies_are_felt(params):
+    if first and not sparing and _kept and is_large_on_cpu(params):
         _keep_large_blocks()
 
 
-def copies_are_felt(params: Params) -> bool:
-    """Whether the parameters are large and copies of them lie in the memory of a step's temporaries.
+def is_large_on_cpu(params: Params) -> bool:
+    """Whether the parameters are large and lie in the memory of a step's temporaries.
 
-    A checkpoint makes such while it is written, and an update then leaves it the old parameters and allocates the new.
+    There a checkpoint makes copies while it is written, and an update leaves it the old ones and allocates new.
     """
     return _is_large(params) and jax.default_backend() == "cpu"
 

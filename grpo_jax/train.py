@@ -20,7 +20,7 @@ from grpo_jax.experience import Experience
 from grpo_jax.interruption import Interrupted, agreed, interruption
 from grpo_jax.lag import experiences, steps_of
 from grpo_jax.losses import Objective
-from grpo_jax.memory import copies_are_felt, make_room
+from grpo_jax.memory import is_large_on_cpu, make_room
 from grpo_jax.metrics import (
     Progress,
     Row,
@@ -186,9 +186,9 @@ def _loop(
             run.profile(step)
             found = source.next(state)
             placed = program.place((found.rollout, found.batch))
-            now, last = (due(config, each, certifiable=program.certificate is not None) for each in (step, done))
+            now, last = due(config, step), due(config, done)
             row, begins = {}, done == first
-            if copies_are_felt(state.params):
+            if is_large_on_cpu(state.params):
                 run.saver.wait()
             if now.before:
                 room(state.params, first=begins, quiet=False)
@@ -229,7 +229,7 @@ def _examined(run: Run, state: TrainState, placed: tuple[Rollout, Batch], now: D
         program.check(state, *placed)
     if now.gradient_share:
         row["degenerate_gradient_share"] = float(program.share(state, *placed))
-    if now.certificate and program.certificate is not None:
+    if program.certificate and now.certificate:
         row |= as_row(jax.device_get(program.certificate(state, *placed)))
     return row
 

@@ -19,7 +19,7 @@ CONFIG = replace(
 
 def test_each_kind_of_work_is_due_where_its_own_number_divides_the_step():
     def at(step):
-        return due(CONFIG, step, certifiable=True)
+        return due(CONFIG, step)
 
     assert at(1) == NOTHING
     assert at(3) == NOTHING._replace(evaluation=True)
@@ -31,13 +31,13 @@ def test_each_kind_of_work_is_due_where_its_own_number_divides_the_step():
 
 def test_the_last_step_is_evaluated_and_saved_and_invariants_are_looked_at_in_every_one():
     never = replace(CONFIG, steps=11, checkpoint_every=0, evaluation=replace(TINY.evaluation, every=0))
-    assert due(never, 11, certifiable=True) == NOTHING._replace(evaluation=True, checkpoint=True)
-    assert due(replace(never, check_invariants=True), 1, certifiable=True) == NOTHING._replace(invariants=True)
+    assert due(never, 11) == NOTHING._replace(evaluation=True, checkpoint=True)
+    assert due(replace(never, check_invariants=True), 1) == NOTHING._replace(invariants=True)
 
 
-def test_no_certificate_is_due_where_the_program_has_none_or_none_is_asked_for():
-    assert due(CONFIG, 7, certifiable=False) == NOTHING
-    assert due(replace(CONFIG, certify_every=0), 7, certifiable=True) == NOTHING
+def test_nothing_is_due_that_is_not_asked_for():
+    never = replace(CONFIG, gradient_share_every=0, certify_every=0, evaluation=replace(TINY.evaluation, every=0))
+    assert all(due(never, step) == NOTHING for step in (3, 5, 7))
 
 
 def test_what_comes_before_and_after_an_update():

@@ -153,18 +153,16 @@ def test_a_run_makes_room_and_says_what_comes_before_and_after_an_update(recompu
     assert calls == [(True, False), *quiet, *loud, *loud, *loud, *loud, *loud, *loud, *loud, *quiet, *loud]
 
 
-@pytest.mark.parametrize("felt", [False, True])
-def test_no_checkpoint_is_being_written_beside_a_large_models_update(felt, tmp_path, monkeypatch):
+@pytest.mark.parametrize("large", [False, True])
+def test_no_checkpoint_is_being_written_beside_a_large_models_update(large, tmp_path, monkeypatch):
     """A saver that never ends by itself: a small model's run updates beside it, a large one's waits."""
-    waits, writing, beside = [], [], []
+    writing, beside = [], []
     config = run_of_six(monkeypatch)
     program = compiled(config)
 
     @contextmanager
     def saver(*_):
-        yield checkpoints.Saver(
-            lambda *_, **__: writing.append(None), lambda: None, lambda: (waits.append(None), writing.clear())
-        )
+        yield checkpoints.Saver(lambda *_, **__: writing.append(None), lambda: None, writing.clear)
 
     def update(*given):
         beside.append(len(writing))
@@ -172,14 +170,14 @@ def test_no_checkpoint_is_being_written_beside_a_large_models_update(felt, tmp_p
 
     monkeypatch.setattr(train, "compile_program", lambda *_: program._replace(update=update))
     monkeypatch.setattr(train.checkpoints, "saver", saver)
-    monkeypatch.setattr(train, "copies_are_felt", lambda _: felt)
+    monkeypatch.setattr(train, "is_large_on_cpu", lambda _: large)
     train.train(config, tmp_path / "run")
-    assert beside == ([0] * 6 if felt else [1, 1, 2, 2, 3, 3])
+    assert beside == ([0] * 6 if large else [1, 1, 2, 2, 3, 3])
 
 
-def test_copies_are_felt_of_large_parameters_on_the_host():
-    assert memory.copies_are_felt({"w": jax.ShapeDtypeStruct((2**26,), "float32")})
-    assert not memory.copies_are_felt({"w": jax.ShapeDtypeStruct((2**26 - 1,), "float32")})
+def test_parameters_are_large_on_cpus_from_256_mebibytes_on():
+    assert memory.is_large_on_cpu({"w": jax.ShapeDtypeStruct((2**26,), "float32")})
+    assert not memory.is_large_on_cpu({"w": jax.ShapeDtypeStruct((2**26 - 1,), "float32")})
 
 
 def run_of_six(monkeypatch, remat_layers=False):
